@@ -17,8 +17,9 @@ from dask_ma.engine._loop import (
 from dask_ma.engine._programs import check_counts, describe_program, run_program_job
 from dask_ma.engine._rank_count import quickest_of, worthwhile_ranks
 from dask_ma.engine._spmd import run_spmd
-from dask_ma.engine.recovery._identity import Identity, as_plain, as_text
+from dask_ma.engine.recovery._identity import Identity
 from dask_ma.engine.recovery._states import ReplicaOf, State
+from dask_ma.engine.recovery._text import as_plain, as_text
 
 __all__ = [
     "Adder",

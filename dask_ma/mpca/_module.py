@@ -112,6 +112,9 @@ class ModuleMixin(AddressFreeRepr, SettingsMixin):
                 values = made.state_dict()
                 text = as_text({k: v.detach().cpu().numpy() for k, v in values.items()})
                 identity.parameters[f"start: {name}"] = text
+                if hasattr(made, "modules"):  # what it is printed as says no more
+                    kinds = {type(part) for part in made.modules()}
+                    identity.parameters[f"classes: {name}"] = as_text(kinds)
         scheduler = chosen.lr_scheduler
         if hasattr(scheduler, "state_dict") and not isinstance(scheduler, type):
             text = as_text(scheduler.state_dict())

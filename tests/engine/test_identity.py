@@ -6,14 +6,16 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 from sklearn import config_context
 from sklearn.base import BaseEstimator
 
-from dask_ma.engine.recovery._identity import as_text
+from dask_ma import MASGDClassifier
+from dask_ma.engine.recovery._text import as_text
 
 FUNCTION = """
 import json
-from dask_ma.engine.recovery._identity import as_text
+from dask_ma.engine.recovery._text import as_text
 names = {"one", "two", "three", "four"}
 def function(x):
     return x in {"one", "two", "three", "four"}
@@ -71,3 +73,60 @@ def test_an_object_is_its_parameters():
 def test_a_dict_has_no_order():
     assert as_text({"a": 1, "b": [2]}) == as_text({"b": [2], "a": 1})
     assert as_text({"a": 1, "b": [2]}) != as_text({"a": [2], "b": 1})
+
+
+CELL = """
+RATE = 0.5
+
+def helper(x):
+    return {helper}
+
+class Base:
+    def shared(self):
+        return {shared}
+
+class Written(Base):
+    size = {size}
+
+    def __init__(self):
+        super().__init__()
+
+    def method(self, x):
+        return [helper(y) + {method} for y in x]
+
+    @property
+    def shape(self):
+        return {shape}
+
+    @staticmethod
+    def make():
+        return {made}, Written()
+
+def function(x):
+    return Written().method(x)
+"""
+FIRST = {"helper": "x", "shared": 1, "size": 1, "method": 1, "shape": 1, "made": 1}
+
+
+def run_cell(**changes):
+    """A cell of a notebook, as it is run after some changes."""
+    names = {"__name__": "__main__"}
+    exec(CELL.format(**FIRST | changes), names)
+    return names
+
+
+@pytest.mark.parametrize("name", ["Written", "function"])
+@pytest.mark.parametrize(
+    "change", [{name: "x + 2" if name == "helper" else 2} for name in FIRST], ids=str
+)
+def test_what_was_edited_is_another_one(name, change):
+    """A class by its methods, and by what of the user's these name."""
+    text = as_text(run_cell()[name])
+    assert as_text(run_cell()[name]) == text
+    assert as_text(run_cell(**change)[name]) != text
+
+
+def test_libraries_are_known_by_their_names():
+    assert as_text(BaseEstimator) == "sklearn.base.BaseEstimator"
+    assert as_text(json.JSONDecoder) == "json.decoder.JSONDecoder"
+    assert as_text(MASGDClassifier) == f"{MASGDClassifier.__module__}.MASGDClassifier"

@@ -134,6 +134,40 @@ def test_a_finished_fit_that_is_resumed_is_the_same(shifted, strategy, tmp_path)
 # Steps that all ranks make together ---------------------------------------------------
 
 
+EDITED = """
+class Layer(nn.Module):
+    def forward(self, x):
+        return torch.{activation}(x)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 8), nn.Linear(8, 10)
+        self.between = Layer()
+
+    def forward(self, x):
+        return self.second(self.between(self.first(x)))
+"""
+
+
+@pytest.mark.parametrize("is_made", [False, True], ids=["class", "module"])
+def test_a_class_that_was_edited_is_another_module(digits, tmp_path, is_made):
+    """Not the one whose fit is saved under its name."""
+
+    def fit(activation):
+        cell = {"nn": nn, "torch": torch, "__name__": "__main__"}
+        exec(EDITED.format(activation=activation), cell)
+        torch.manual_seed(0)
+        module = cell["Net"]() if is_made else cell["Net"]
+        params = {"max_iter": 2, "tol": None, "n_ranks": 1, "random_state": 0}
+        return MPCAClassifier(module=module, **params).fit(*digits.train)
+
+    expected = fit("relu").loss_curve_
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        assert fit("cos").loss_curve_ != expected
+        assert fit("relu").loss_curve_ == expected
+
+
 def one_layer():
     return nn.Sequential(nn.Linear(6, 4))
 

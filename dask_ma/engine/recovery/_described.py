@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_ma.engine.recovery._identity import as_text, cells_of, code_of
+from dask_ma.engine.recovery._text import as_text, cells_of, code_of, name_of
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype)
 _DEEPEST = 50  # levels of objects within objects
@@ -58,7 +58,7 @@ class _Describing:
         if type(value) is np.ndarray and not value.dtype.hasobject:
             return as_text(value)
         if isinstance(value, type):
-            return as_text(value)
+            return name_of(value)
         if isinstance(value, ModuleType):
             return f"module {value.__name__}"
         for level, other in enumerate(reversed(self._above)):
@@ -85,8 +85,7 @@ class _Describing:
             return f"array of shape {value.shape}, {self._all(value.ravel().tolist())}"
         if isinstance(value, FunctionType):
             outside = (cells_of(value), value.__defaults__, value.__kwdefaults__)
-            name = f"{value.__module__}.{value.__qualname__}"
-            return f"{name} {code_of(value)} {self._all(outside)}"
+            return f"{name_of(value)} {code_of(value)} {self._all(outside)}"
         if isinstance(value, BuiltinFunctionType) and value.__self__ is None:
             return f"{value.__module__}.{value.__qualname__}"
         return self._reduced(value)

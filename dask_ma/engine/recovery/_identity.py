@@ -14,20 +14,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import count
-from types import CodeType, FunctionType
 from typing import Any
 
-import numpy as np
 import psutil
 from distributed import Future
 
 from dask_ma import _config
-from dask_ma._settings import has_parameters
-from dask_ma.kernels import Loss
 
 _DIGITS = 8  # of each checksum in the name of a series
 _NAME = re.compile(rf"(.+?)-([0-9a-f]{{{_DIGITS}}})-([0-9a-f]{{{_DIGITS}}})-.+")
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _MOST_ENDED = 10_000  # fits of this process that are remembered
 _PROCESS = ("host", "pid", "started")  # what tells a process from others
 _ABOUT = 0.1  # seconds by which two times of one start may differ
@@ -76,84 +71,6 @@ class Identity:
         if not isinstance(theirs, int) or not isinstance(ours, int):
             return False
         return theirs < ours and theirs % self.step == 0
-
-
-def as_text(value: Any) -> str:
-    """A parameter as text, the same in every process.
-
-    The `repr` of a large array leaves most of it out, that of a function or of many an
-    object holds an address, and that of an estimator shows what is not a default.
-    """
-    if isinstance(value, np.ndarray):
-        if value.dtype == object:
-            return f"array of {as_text(value.tolist())}"
-        digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
-        return f"array of shape {value.shape}, {value.dtype}, {digest}"
-    if isinstance(value, list | tuple):
-        return f"{type(value).__name__}({', '.join(map(as_text, value))})"
-    if isinstance(value, set | frozenset):
-        return f"{type(value).__name__}({', '.join(sorted(map(as_text, value)))})"
-    if isinstance(value, dict):
-        pairs = (f"{as_text(key)}: {as_text(item)}" for key, item in value.items())
-        return f"dict({', '.join(sorted(pairs))})"
-    if isinstance(value, FunctionType):
-        return f"{value.__module__}.{value.__qualname__}, {_code(value)}"
-    if isinstance(value, type):
-        return f"{value.__module__}.{value.__qualname__}"
-    if has_parameters(value):
-        # Its `repr` leaves out what is long, and what the configuration says.
-        chosen = value.get_params(deep=False).items()
-        shown = ", ".join(f"{name}={as_text(item)}" for name, item in chosen)
-        return f"{as_text(type(value))}({shown})"
-    if isinstance(value, Loss):
-        # A user's class may do something else than it did when the fit was saved.
-        kinds = [kind for kind in type(value).__mro__ if not issubclass(Loss, kind)]
-        parts = [part for kind in kinds for part in vars(kind).values()]
-        methods = [part for part in parts if isinstance(part, FunctionType)]
-        return f"{as_text(type(value))}({as_text(vars(value))}; {as_text(methods)})"
-    return _ADDRESS.sub("", repr(value))
-
-
-def _code(function: FunctionType) -> str:
-    """Checksum of what a function does, which its name alone does not tell."""
-    plain = [c for c in cells_of(function) if not isinstance(c, FunctionType)]
-    outside = as_text([plain, function.__defaults__, function.__kwdefaults__])
-    return hashlib.sha256(f"{code_of(function)} {outside}".encode()).hexdigest()
-
-
-def code_of(function: FunctionType) -> str:
-    """Checksum of the code of a function."""
-    return hashlib.sha256(_constant(function.__code__).encode()).hexdigest()
-
-
-def cells_of(function: FunctionType) -> list[Any]:
-    """What a function has of the functions around it, but for names not yet bound."""
-    found = []
-    for cell in function.__closure__ or ():
-        try:
-            found.append(cell.cell_contents)
-        except ValueError:  # it is empty
-            found.append("not yet bound")
-    return found
-
-
-def _constant(item: Any) -> str:
-    """Code, or a constant of some, as text; a set has no order of its own."""
-    if isinstance(item, CodeType):
-        constants = [_constant(inner) for inner in item.co_consts]
-        return f"{item.co_code.hex()} {item.co_names} {constants}"
-    if isinstance(item, frozenset):
-        return f"frozenset({sorted(map(_constant, item))})"
-    if isinstance(item, tuple):
-        return f"tuple({[_constant(inner) for inner in item]})"
-    return repr(item)
-
-
-def as_plain(value: Any) -> Any:
-    """An option as JSON knows it."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    return value if isinstance(value, bool | int | float | None) else as_text(value)
 
 
 def parts_of(series: str) -> tuple[str, str, str] | None:
