@@ -20,6 +20,7 @@ from dask_ma.engine._job import Job
 from dask_ma.engine._run import Agent
 from dask_ma.engine.recovery._described import IndescribableError, describe_value
 from dask_ma.engine.recovery._identity import Identity
+from dask_ma.engine.recovery._text import as_text
 
 _MAX_SEED = np.iinfo(np.int32).max
 _UNKNOWN = "unknown: "  # begins the text of what cannot be told from others
@@ -51,7 +52,8 @@ def describe_program(program: Any, **settings: Any) -> dict[str, str]:
     Parameters
     ----------
     program : object
-        Its class and all its attributes count, with what they hold themselves.
+        Its class counts, with what its methods do where the user has written them, and
+        all its attributes with what they hold themselves.
     **settings
         What else counts.
 
@@ -59,8 +61,7 @@ def describe_program(program: Any, **settings: Any) -> dict[str, str]:
     -------
     parameters : dict of str
     """
-    kind = type(program)
-    parameters = {"program": f"{kind.__module__}.{kind.__qualname__}"}
+    parameters = {"program": as_text(type(program))}
     parameters |= {name: str(value) for name, value in settings.items()}
     for name, value in vars(program).items():
         try:

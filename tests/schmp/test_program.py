@@ -221,16 +221,19 @@ def test_a_run_that_goes_on_equals_an_uninterrupted_one(tmp_path, configured, n_
 
 
 def test_a_finished_run_is_not_run_again(tmp_path, configured):
+    """Unless its program does something else now, under the same name."""
     options = {"n_iterations": 20, "random_state": 0}
     with configured({"dask-ma.checkpoint.path": str(tmp_path)}):
         first = run(make_program(), X, Y, **options)
+        again = run(make_program(), X, Y, **options)
 
         def update(self, job, local, model):
-            raise AssertionError("there is nothing left to do")
+            raise AssertionError("an edited method")
 
-        again = run(make_program(update=update), X, Y, **options)
+        with pytest.raises(AssertionError, match="an edited method"):
+            run(make_program(update=update), X, Y, **options)
     np.testing.assert_array_equal(again.model, first.model)
-    assert again.history == first.history
+    assert again.history == first.history  # with all times
 
 
 def test_all_that_a_program_holds_tells_it_from_others(tmp_path, configured):

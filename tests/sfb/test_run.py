@@ -266,15 +266,19 @@ def test_a_checkpoint_of_another_run(
 
 
 def test_a_finished_run_is_not_run_again(tmp_path, configured, make_model, rows):
+    """Unless its model does something else now, under the same name."""
+
     def factors(self, matrix, batch):
-        raise AssertionError("there is nothing left to do")
+        raise AssertionError("an edited method")
 
     options = {"n_passes": 500, "batch_size": 100, "tol": 1e-3}
     with configured({"dask-ma.checkpoint.path": str(tmp_path)}):
         first = fit(make_model(learning_rate=0.5), rows, **options)
-        model = make_model(learning_rate=0.5, factors=factors)
-        again = fit(model, rows, **options)
+        again = fit(make_model(learning_rate=0.5), rows, **options)
+        with pytest.raises(AssertionError, match="an edited method"):
+            fit(make_model(learning_rate=0.5, factors=factors), rows, **options)
     assert first.converged and again.converged
+    assert again.history == first.history  # with all times
     check_same(first, again)
 
 
