@@ -1,5 +1,6 @@
 """Parameters and objects as text, the same in every process."""
 
+import functools
 import json
 import os
 import subprocess
@@ -104,18 +105,23 @@ class Written(Base):
 
 def function(x):
     return Written().method(x)
+
+made = Written()
+made.itself = [made]
+bound = made.method
+partial = functools.partial(function, 1)
 """
 FIRST = {"helper": "x", "shared": 1, "size": 1, "method": 1, "shape": 1, "made": 1}
 
 
 def run_cell(**changes):
     """A cell of a notebook, as it is run after some changes."""
-    names = {"__name__": "__main__"}
+    names = {"__name__": "__main__", "functools": functools}
     exec(CELL.format(**FIRST | changes), names)
     return names
 
 
-@pytest.mark.parametrize("name", ["Written", "function"])
+@pytest.mark.parametrize("name", ["Written", "function", "made", "bound", "partial"])
 @pytest.mark.parametrize(
     "change", [{name: "x + 2" if name == "helper" else 2} for name in FIRST], ids=str
 )
@@ -124,6 +130,15 @@ def test_what_was_edited_is_another_one(name, change):
     text = as_text(run_cell()[name])
     assert as_text(run_cell()[name]) == text
     assert as_text(run_cell(**change)[name]) != text
+
+
+def test_objects_count_with_what_they_hold():
+    names = run_cell()
+    texts = []
+    for rate in (1, 2):
+        names["made"].rate = rate
+        texts += [as_text(names["made"]), as_text(names["bound"])]
+    assert len(set(texts)) == 4
 
 
 def test_libraries_are_known_by_their_names():

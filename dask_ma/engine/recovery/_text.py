@@ -10,9 +10,10 @@ import hashlib
 import re
 import sys
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from types import CodeType, FunctionType
+from reprlib import recursive_repr
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,20 @@ def as_text(value: Any) -> str:
         return f"{as_text(type(value))}({shown})"
     if isinstance(value, Loss):
         return f"{as_text(type(value))}({as_text(vars(value))})"
-    return _ADDRESS.sub("", repr(value))
+    if isinstance(value, partial):
+        return f"partial({as_text([value.func, value.args, value.keywords])})"
+    if isinstance(value, MethodType):
+        return f"method({as_text([value.__func__, value.__self__])})"
+    shown = _ADDRESS.sub("", repr(value))
+    return f"{shown} {_object_text(value)}" if _is_of_user(type(value)) else shown
+
+
+@recursive_repr("an object around this one")
+def _object_text(value: Any) -> str:
+    """An object of the user's: what its class does, and its attributes."""
+    # What a module of PyTorch holds is told apart by those who train it.
+    holds = {} if hasattr(value, "state_dict") else getattr(value, "__dict__", {})
+    return f"{as_text(type(value))}({as_text(holds)})"
 
 
 def as_plain(value: Any) -> Any:
