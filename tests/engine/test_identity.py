@@ -6,10 +6,14 @@ import os
 import subprocess
 import sys
 
+import dask.array
 import numpy as np
+import pandas as pd
 import pytest
+from scipy import sparse
 from sklearn import config_context
 from sklearn.base import BaseEstimator
+from sklearn.model_selection import PredefinedSplit
 
 from dask_ma import MASGDClassifier
 from dask_ma.engine.recovery._text import as_text
@@ -145,3 +149,41 @@ def test_libraries_are_known_by_their_names():
     assert as_text(BaseEstimator) == "sklearn.base.BaseEstimator"
     assert as_text(json.JSONDecoder) == "json.decoder.JSONDecoder"
     assert as_text(MASGDClassifier) == f"{MASGDClassifier.__module__}.MASGDClassifier"
+
+
+def changed(values):
+    """Another element where a long `repr` shows none."""
+    other = np.array(values)
+    other[len(other) // 2] += 1
+    return other
+
+
+LONG = np.arange(3000)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pd.Series,
+        lambda values: pd.DataFrame({"a": values}),
+        PredefinedSplit,
+        lambda values: sparse.csr_array(values[np.newaxis]),
+        lambda values: dask.array.from_array(values, chunks=1000),
+        lambda values: {"weights": pd.Series(values)},
+    ],
+    ids=["Series", "DataFrame", "splitter", "CSR", "dask.array", "dict"],
+)
+def test_all_values_count(make):
+    text = as_text(make(LONG))
+    assert as_text(make(LONG.copy())) == text != as_text(make(changed(LONG)))
+
+
+def test_names_of_columns_count():
+    table = pd.DataFrame({"a": [1, 2], "b": [3, 4]})
+    assert as_text(table) != as_text(table.rename(columns={"b": "c"}))
+
+
+def test_no_iterator_is_like_another():
+    """Nobody knows what is to come of them."""
+    assert as_text(iter([1])) != as_text(iter([1]))
+    assert as_text([i for i in range(2)]) == as_text([0, 1])

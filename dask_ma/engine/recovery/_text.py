@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
+import uuid
 from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
+from dask.base import is_dask_collection, tokenize
 
 from dask_ma._settings import has_parameters
 from dask_ma.kernels import Loss
@@ -58,16 +60,42 @@ def as_text(value: Any) -> str:
         return f"partial({as_text([value.func, value.args, value.keywords])})"
     if isinstance(value, MethodType):
         return f"method({as_text([value.__func__, value.__self__])})"
-    shown = _ADDRESS.sub("", repr(value))
-    return f"{shown} {_object_text(value)}" if _is_of_user(type(value)) else shown
+    if isinstance(value, Iterator):
+        # What it would yield nobody knows without taking it away: no other is alike.
+        return f"{name_of(type(value))} {uuid.uuid4().hex}"
+    if is_dask_collection(value):
+        return f"{name_of(type(value))} {tokenize(value)}"
+    if hasattr(value, "__array__") and not isinstance(value, np.generic):
+        return _table_text(value)
+    return f"{_shown(value)} {_object_text(value)}".rstrip()
+
+
+def _shown(value: Any) -> str:
+    """What an object is printed as, without its address."""
+    return _ADDRESS.sub("", repr(value))
+
+
+def _table_text(value: Any) -> str:
+    """A DataFrame, a Series, a tensor, of which `repr` shows a part."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):  # as of a tensor on a GPU
+        return _shown(value)
+    columns = as_text(list(map(str, getattr(value, "columns", ()))))
+    return f"{name_of(type(value))} of {as_text(array)} {columns}"
 
 
 @recursive_repr("an object around this one")
 def _object_text(value: Any) -> str:
-    """An object of the user's: what its class does, and its attributes."""
+    """What an object holds; of one of the user's class also what it does."""
     # What a module of PyTorch holds is told apart by those who train it.
     holds = {} if hasattr(value, "state_dict") else getattr(value, "__dict__", {})
-    return f"{as_text(type(value))}({as_text(holds)})"
+    if _is_of_user(type(value)):
+        return f"{as_text(type(value))}({as_text(holds)})"
+    # Others may hold whatever belongs to this process alone.
+    kinds = (*_PLAIN, list, dict, np.ndarray)
+    holds = {key: part for key, part in holds.items() if isinstance(part, kinds)}
+    return as_text(holds) if holds else ""
 
 
 def as_plain(value: Any) -> Any:
