@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.linalg import blas
 
 from dask_ma.linear.refine._coordinates import Found
 from dask_ma.linear.refine._share import Share, Slice
@@ -110,7 +111,7 @@ class LBFGS:
         result, factors = slopes.copy(), []
         for step, change, product in reversed(self._pairs):
             factor = float(step @ result) / product
-            result -= factor * change
+            blas.daxpy(change, result, a=-factor)  # in place, and reads each once
             factors.append(factor)
         if self._pairs:
             _, change, product = self._pairs[-1]
@@ -118,7 +119,7 @@ class LBFGS:
         for (step, change, product), factor in zip(
             self._pairs, reversed(factors), strict=True
         ):
-            result += step * (factor - float(change @ result) / product)
+            blas.daxpy(step, result, a=factor - float(change @ result) / product)
         return result
 
     def _gain_left(self) -> float:
