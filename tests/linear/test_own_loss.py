@@ -16,7 +16,7 @@ from dask_ma import (
     MASGDClassifier,
     MASGDRegressor,
 )
-from dask_ma.engine.recovery._identity import as_text
+from dask_ma.engine.recovery._text import as_text
 from dask_ma.losses import (
     Hinge,
     Huber,
