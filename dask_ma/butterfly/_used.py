@@ -216,11 +216,9 @@ def _code(size: int, rank: int) -> int:
 def _in_order(
     group: Group, owners: np.ndarray, used: np.ndarray, own: np.ndarray
 ) -> np.ndarray:
-    """The columns used in the order in which the ranks' rows have them; collective.
-
-    Elements of a row are then near each other in the weights, and those of a rank's
-    rows are near those of its other rows.
-    """
+    """The columns used in the order in which the ranks' rows have them; collective."""
+    # Elements of a row are then near each other in the weights, and those of a rank's
+    # rows are near those of its other rows.
     codes = owners.take(used)
     others = used[codes == 1]
     if group.size == 1:
