@@ -107,8 +107,11 @@ class Decay:
         most = amounts.max(initial=0) * largest
         reached = np.minimum(len(amounts) * np.log1p(most), amounts.sum() * largest)
         self._lowest = int(np.searchsorted(reached, self._most))
-        rows = np.arange(self._n_features if self._lowest < len(reached) else 0)
-        if self._preconditioner is not None and len(rows):
+        if self._lowest == len(reached):
+            rows = np.arange(0)
+        elif self._preconditioner is None:
+            rows = np.arange(self._n_features)
+        else:
             rows = np.flatnonzero(self._preconditioner >= self._least_of(self._lowest))
         intervals = self._places(self.elements(rows))[0].astype(np.int16)
         order = np.argsort(intervals, kind="stable")
@@ -204,19 +207,18 @@ class Decay:
         if self._has_series:
             found = self._series(elements)
         else:
-            if interval:
-                logs = logs.copy()
-                logs[:interval] = 0
+            logs = -logs
+            logs[:interval] = 0
             found = self._interpolate(logs, elements)
-        np.negative(found, out=found)
         np.exp(found, out=found)
         return found.astype(self._dtype, copy=False)[:, np.newaxis]
 
     def _series(self, elements: np.ndarray) -> np.ndarray:
-        """Logarithms of what has been taken from rows, by the power series."""
+        """Logarithms of what is left of rows, by the power series."""
         points = elements.astype(np.float64, copy=False)
-        found = np.full(len(points), self._terms[-1])
-        for term in self._terms[-2::-1]:
+        first, *others = -self._terms[::-1]
+        found = np.full(len(points), first)
+        for term in others:
             found *= points
             found += term
         found *= points
@@ -231,6 +233,8 @@ class Decay:
     def _interpolate(self, values: np.ndarray, elements: np.ndarray) -> np.ndarray:
         """A function of the preconditioner, known at the nodes."""
         coefficients = self._to_coefficients @ values.T
+        if len(elements) <= _AT_ONCE:
+            return _polynomials(coefficients, *self._places(elements))
         found = np.empty(len(elements))
         for start in range(0, len(elements), _AT_ONCE):
             places = self._places(elements[start : start + _AT_ONCE])
