@@ -22,6 +22,7 @@ _PER_OCTAVE = 4
 _N_NODES = 7
 _MOST_OCTAVES = 80
 _ROUNDING = 1e-12
+_NEAR_END = 1e-9  # of an interval: so near to its end, rounding may leave it
 _SHORT_SERIES = 0.03  # largest `a * p` whose series is shorter than the polynomials
 _AT_ONCE = 1 << 13  # rows whose polynomials are evaluated at a time: 0.5 MB of them
 
@@ -84,13 +85,13 @@ class Decay:
         self._dtype = dtype
         self._most = most
         places = np.log2(np.array(bounds)) * _PER_OCTAVE
-        self._first, last = np.floor(places).astype(int)
+        self._first, last = np.floor(places + [-_NEAR_END, _NEAR_END]).astype(int)
         points = np.cos(np.pi * (np.arange(_N_NODES) + 0.5) / _N_NODES)
         starts = np.arange(self._first, last + 1)[:, np.newaxis]
         self._nodes = np.exp2((starts + (points + 1) / 2) / _PER_OCTAVE)
         self._to_coefficients = np.linalg.inv(
-            np.vander(points, _N_NODES, increasing=True)
-        ).T
+            np.vander(points / 2, _N_NODES, increasing=True)
+        )
         self._logs = np.zeros_like(self._nodes)
         self._sums = np.zeros_like(self._nodes)
         self.total = 0.0
@@ -106,11 +107,13 @@ class Decay:
         most = amounts.max(initial=0) * largest
         reached = np.minimum(len(amounts) * np.log1p(most), amounts.sum() * largest)
         self._lowest = int(np.searchsorted(reached, self._most))
-        rows = np.arange(self._n_features if self._lowest < len(reached) else 0)
-        if self._preconditioner is not None and len(rows):
+        if self._lowest == len(reached):
+            rows = np.arange(0)
+        elif self._preconditioner is None:
+            rows = np.arange(self._n_features)
+        else:
             rows = np.flatnonzero(self._preconditioner >= self._least_of(self._lowest))
-        places = self._places(self.elements(rows))
-        intervals = self._intervals(places).astype(np.int16)
+        intervals = self._places(self.elements(rows))[0].astype(np.int16)
         order = np.argsort(intervals, kind="stable")
         self._rows = rows[order]
         self._starts = np.searchsorted(intervals[order], np.arange(len(reached)))
@@ -204,19 +207,18 @@ class Decay:
         if self._has_series:
             found = self._series(elements)
         else:
-            if interval:
-                logs = logs.copy()
-                logs[:interval] = 0
+            logs = -logs
+            logs[:interval] = 0
             found = self._interpolate(logs, elements)
-        np.negative(found, out=found)
         np.exp(found, out=found)
         return found.astype(self._dtype, copy=False)[:, np.newaxis]
 
     def _series(self, elements: np.ndarray) -> np.ndarray:
-        """Logarithms of what has been taken from rows, by the power series."""
+        """Logarithms of what is left of rows, by the power series."""
         points = elements.astype(np.float64, copy=False)
-        found = np.full(len(points), self._terms[-1])
-        for term in self._terms[-2::-1]:
+        first, *others = -self._terms[::-1]
+        found = np.full(len(points), first)
+        for term in others:
             found *= points
             found += term
         found *= points
@@ -230,30 +232,23 @@ class Decay:
 
     def _interpolate(self, values: np.ndarray, elements: np.ndarray) -> np.ndarray:
         """A function of the preconditioner, known at the nodes."""
-        coefficients = (values @ self._to_coefficients).T.copy()
+        coefficients = self._to_coefficients @ values.T
+        if len(elements) <= _AT_ONCE:
+            return _polynomials(coefficients, *self._places(elements))
         found = np.empty(len(elements))
         for start in range(0, len(elements), _AT_ONCE):
             places = self._places(elements[start : start + _AT_ONCE])
-            intervals = self._intervals(places)
-            places -= intervals
-            places *= 2
-            places -= 1
-            found[start : start + _AT_ONCE] = _polynomials(
-                coefficients, intervals, places
-            )
+            found[start : start + _AT_ONCE] = _polynomials(coefficients, *places)
         return found
 
-    def _places(self, elements: np.ndarray) -> np.ndarray:
-        """Where rows are among the intervals, each of length 1."""
+    def _places(self, elements: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Intervals of elements, and where they are there, from -1/2 to 1/2."""
         places: np.ndarray = np.log2(elements, dtype=np.float64)
         places *= _PER_OCTAVE
-        places -= self._first
-        return places
-
-    def _intervals(self, places: np.ndarray) -> np.ndarray:
-        """Number of the interval of each place."""
-        # The largest element may be rounded up to the end of the last one.
-        return np.minimum(places.astype(np.intp), len(self._nodes) - 1)
+        places -= self._first + 0.5
+        middles = np.rint(places)
+        places -= middles
+        return middles.astype(np.intp), places
 
 
 def _n_terms(largest: float) -> int:
@@ -266,7 +261,7 @@ def _n_terms(largest: float) -> int:
 def _polynomials(
     coefficients: np.ndarray, which: np.ndarray, points: np.ndarray
 ) -> np.ndarray:
-    """Polynomials, a column each, at points from -1 to 1 of `which` of them."""
+    """Polynomials, a column each, at points from -1/2 to 1/2 of `which` of them."""
     # By Horner's rule. Of degree 6, powers lose no more than three digits.
     *others, values = coefficients.take(which, axis=1)
     for of_degree in reversed(others):

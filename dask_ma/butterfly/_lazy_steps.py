@@ -135,6 +135,8 @@ class LazySteps:
         n_features = len(weights) - 1
         self._intercept = np.array([n_features], dtype=np.int32)
         self._places = Places(n_features + 1)
+        self._before = np.empty_like(weights)  # of a batch, first, and intercepts, last
+        self._numbers = np.arange(0, dtype=np.int32)
         most = _MOST_DECAY[weights.dtype]
         if math.isfinite(rule.first_averaged):
             most = _MOST_AVERAGED
@@ -164,7 +166,7 @@ class LazySteps:
         elements = self._decay.elements(rows)
         factors = self._decay.factors_of(elements)
         factors[-1] = 1  # nothing shrinks the intercepts
-        before = kept * factors
+        before = self._before_step(kept, factors)
         step_size = self._state.eta / math.sqrt(self._t)
         scale = step_size * rule.gradient_scale
         slopes = [rule.slopes(before, piece) for piece in pieces]
@@ -253,20 +255,37 @@ class LazySteps:
         # What a step reads many times is read from far once. Rows are named once each
         # if they are to be distinct, else once for each non-zero; intercepts come last.
         indices = [piece.X.indices for piece in batch]
-        rows = np.concatenate([*indices, self._intercept])
-        places = np.arange(len(rows), dtype=np.int32)
+        rows = np.concatenate([*indices, self._intercept], dtype=np.intp)
         if self._is_distinct:
             rows, places = self._places.named(rows)
+        else:
+            if len(self._numbers) < len(rows):
+                self._numbers = np.arange(len(rows), dtype=np.int32)
+            places = self._numbers
         pieces, start = [], 0
         for piece in batch:
             stop = start + len(piece.X.indices)
             # The batch is made for this step. Another matrix would take longer to make
             # than the products with it.
             piece.X.indices = places[start:stop]
-            piece.X.resize(piece.n_rows, len(rows) - 1)
+            if not self._is_wide(rows):
+                piece.X.resize(piece.n_rows, len(rows) - 1)
             pieces.append(piece)
             start = stop
         return rows, pieces
+
+    def _is_wide(self, rows: np.ndarray) -> bool:
+        """Whether a batch keeps all columns, and has elements in the first ones."""
+        # To take the others away would take as long as the products with the batch.
+        return not self._is_distinct and len(rows) <= len(self._before)
+
+    def _before_step(self, kept: np.ndarray, factors: np.ndarray) -> np.ndarray:
+        """The weights of the columns of a batch as they really are."""
+        if not self._is_wide(kept):
+            return kept * factors
+        np.multiply(kept, factors, out=self._before[: len(kept)])
+        self._before[-1] = kept[-1]
+        return self._before
 
     def _entries(
         self,
@@ -279,13 +298,13 @@ class LazySteps:
         own = self._weights.dtype.type(-scale)
         scaled = [own * piece_slopes[:, 0] for piece_slopes in slopes]
         change = np.zeros((len(elements), 1), self._weights.dtype)
-        if pieces:
-            parts = [
-                piece.X.data * np.repeat(of_rows, np.diff(piece.X.indptr))
-                for piece, of_rows in zip(pieces, scaled, strict=True)
-            ]
-            change[:-1, 0] = parts[0] if len(parts) == 1 else np.concatenate(parts)
-            change[:-1, 0] *= elements[:-1]
+        start = 0
+        for piece, of_rows in zip(pieces, scaled, strict=True):
+            values = np.repeat(of_rows, np.diff(piece.X.indptr))
+            stop = start + len(values)
+            np.multiply(piece.X.data, values, out=change[start:stop, 0])
+            start = stop
+        change[:-1, 0] *= elements[:-1]
         if self._rule.params.fit_intercept:
             change[-1] = sum(of_rows.sum() for of_rows in scaled)
         return change

@@ -3,7 +3,8 @@
 A column that no row has, and whose weight is 0 at the start, keeps the weight 0. Where
 many are like that the fit goes over the others alone: the model, the preconditioner and
 what ranks exchange are as small as if X had no other columns, and the result is the
-same.
+same but for rounding. They are gone over in the order in which the rows have them, so
+that what a row needs is near each other.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class UsedColumns(NamedTuple):
     Attributes
     ----------
     numbers : ndarray of intp, shape (n_used,)
-        Their numbers in X, in rising order; None for all columns.
+        Their numbers in X; None for all columns.
     n_features : int
         Columns of X.
     """
@@ -146,16 +147,25 @@ def use_columns(
     per_rank = problem.total_stored / group.size / _ELEMENTS_FOR_COLUMN
     if n_features < _FEWEST or per_rank > n_features:
         return problem, params, every
-    flags = np.zeros(n_features + 1, np.uint8)
+    # Of each column, who has it: one more than the ranks from the last to the first
+    # that has rows with it, 1 if none has, but it counts.
+    owners = np.zeros(n_features + 1, np.min_scalar_type(group.size + 1))
     start = None if params.coef is None else initial_model(problem, params).coef
     # Rows on a disk stay there, the numbers of their columns with them.
-    flags[-1] = any(is_on_disk(block.X) for block in problem.shard.blocks)
-    if not flags[-1]:
-        _mark(flags[:-1], problem.shard, start, params.moments, state)
-    flags = allreduce(group, flags, "max")
-    numbers = np.flatnonzero(flags[:-1].view(bool))
-    if flags[-1] or not len(numbers) or per_rank > n_features - len(numbers):
+    owners[-1] = any(is_on_disk(block.X) for block in problem.shard.blocks)
+    own = np.zeros(0, np.intp)
+    if not owners[-1]:
+        own = _columns_of_rows(problem.shard)
+        owners[own] = _code(group.size, group.rank)
+        _mark(owners[:-1], start, params.moments, state)
+    owners = allreduce(group, owners, "max")
+    used = np.flatnonzero(owners[:-1] != 0)
+    if owners[-1] or not len(used) or per_rank > n_features - len(used):
         return problem, params, every
+    numbers = None if state is None else columns_of(state).numbers
+    # All that a state has are used: as many are the same ones.
+    if numbers is None or len(numbers) != len(used):
+        numbers = _in_order(group, owners, used, own)
     columns = UsedColumns(numbers, n_features)
     if start is not None:
         params = replace(params, coef=columns.taken(start))
@@ -180,34 +190,75 @@ def _are_same(first: np.ndarray | None, second: np.ndarray | None) -> bool:
     return np.array_equal(first, second)
 
 
+def _columns_of_rows(shard: Shard) -> np.ndarray:
+    """Columns of a rank's rows, each once, where the last row has it."""
+    if not all(scipy.sparse.issparse(block.X) for block in shard.blocks):
+        return np.arange(shard.n_features)
+    firsts = np.cumsum([0, *(block.X.indices.size for block in shard.blocks)])
+    dtype = np.min_scalar_type(-firsts[-1])
+    last = np.empty(shard.n_features, dtype)  # of no columns but those of the rows
+    parts = []
+    for block, first in zip(shard.blocks, firsts[:-1], strict=True):
+        indices = wide(block.X.indices)
+        last[indices] = np.arange(first, first + len(indices), dtype=dtype)
+    for block, first in zip(shard.blocks, firsts[:-1], strict=True):
+        indices = block.X.indices
+        places = np.arange(first, first + len(indices), dtype=dtype)
+        parts.append(wide(indices[last.take(indices) == places]))
+    return np.concatenate([np.zeros(0, np.intp), *parts])
+
+
+def _code(size: int, rank: int) -> int:
+    """What tells that a rank has a column."""
+    return size + 1 - rank
+
+
+def _in_order(
+    group: Group, owners: np.ndarray, used: np.ndarray, own: np.ndarray
+) -> np.ndarray:
+    """The columns used in the order in which the ranks' rows have them; collective."""
+    # Elements of a row are then near each other in the weights, and those of a rank's
+    # rows are near those of its other rows.
+    codes = owners.take(used)
+    others = used[codes == 1]
+    if group.size == 1:
+        return np.concatenate([own, others])
+    ends = np.cumsum(np.bincount(codes, minlength=group.size + 2)[::-1])
+    end, code = ends[group.rank], _code(group.size, group.rank)
+    mine = own[owners.take(own) == code]
+    places = np.zeros(len(owners), np.int32)
+    places[mine] = np.arange(end - len(mine), end)
+    places[others] = np.arange(len(used) - len(others), len(used))
+    places = allreduce(group, places.take(used), "max")
+    numbers = np.empty(len(used), np.intp)
+    numbers[places] = used
+    return numbers
+
+
 def _mark(
-    flags: np.ndarray,
-    shard: Shard,
+    owners: np.ndarray,
     start: np.ndarray | None,
     moments: Moments | None,
     state: State | None,
 ) -> None:
-    """Set the flags of the columns that a rank has something for."""
-    for block in shard.blocks:
-        if scipy.sparse.issparse(block.X):
-            flags[wide(block.X.indices)] = 1
-        else:
-            flags[:] = 1
+    """Set the owners of the columns that count without rows."""
     known = [] if start is None else [start]
     if moments is not None:
         known.append(moments.sums)
     if state is not None:
         before, own = columns_of(state), state.own
-        if before.n_features != len(flags):
+        if before.n_features != len(owners):
             return  # it is refused
         if before.numbers is not None:
-            flags[before.numbers] = 1
+            is_known = np.zeros(len(owners), bool)
+            is_known[before.numbers] = True
+            np.maximum(owners, is_known, out=owners)
         else:
             known += [s["weights"][:-1].T for s in (state.shared, own) if s is not None]
             if state.shared["moments"] is not None:
                 known.append(state.shared["moments"])
     for array in known:
-        flags |= array.any(axis=0)
+        np.maximum(owners, array.any(axis=0), out=owners)
 
 
 def _renumbered(shard: Shard, numbers: np.ndarray) -> Shard:

@@ -25,6 +25,7 @@ import numpy as np
 import scipy.sparse
 
 from dask_ma import _config
+from dask_ma.data._ahead import reader, reads_far
 from dask_ma.data._usage import spare_memory
 
 __all__ = ["ask_for", "hand_back", "is_on_disk", "read_ahead"]
@@ -113,7 +114,15 @@ class CachedRows:
 
 
 class Pages(mmap.mmap):
-    """A map of a file of ours; what others have mapped may hold changes of theirs."""
+    """A map of a file of ours; what others have mapped may hold changes of theirs.
+
+    Attributes
+    ----------
+    path : Path or None
+        The file, where it is best read by a thread; None for others.
+    """
+
+    path: Path | None = None
 
 
 def _mapped(path: Path, like: Like) -> tuple[np.ndarray, Pages | None]:
@@ -129,6 +138,8 @@ def _mapped(path: Path, like: Like) -> tuple[np.ndarray, Pages | None]:
     start = len(pages) - size * dtype.itemsize
     if start < 0:
         raise ValueError(f"it has {len(pages)} bytes, too few for {size} of {dtype}")
+    if reads_far(path):
+        pages.path = path
     residency.add(pages, path)
     return np.frombuffer(pages, dtype, size, start).reshape(shape), pages
 
@@ -246,10 +257,18 @@ def ask_for(X: Any) -> int:
             # The map may be that of more rows.
             begin = array.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
             end = begin + array.nbytes
-            for start in range(begin - begin % mmap.PAGESIZE, end, _ASKED):
-                owner.madvise(mmap.MADV_WILLNEED, start, min(_ASKED, end - start))
+            if owner.path is not None:
+                reader.ask(owner.path, begin, end)
+            else:
+                _advise(owner, begin, end)
             n_bytes += array.nbytes
     return n_bytes
+
+
+def _advise(pages: Pages, begin: int, end: int) -> None:
+    """Ask for a part of a map from here."""
+    for start in range(begin - begin % mmap.PAGESIZE, end, _ASKED):
+        pages.madvise(mmap.MADV_WILLNEED, start, min(_ASKED, end - start))
 
 
 def is_on_disk(X: Any) -> bool:

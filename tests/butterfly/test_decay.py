@@ -31,6 +31,21 @@ def test_all_rows_are_shrunk_as_some_are(n_problems, dtype, has_preconditioner, 
     np.testing.assert_array_equal(weights, expected)
 
 
+@pytest.mark.parametrize("side", [-1, 0, 1])
+def test_elements_at_the_ends_of_intervals(side):
+    """Of the first and the last one rounding may take them out."""
+    ends = 2.0 ** (np.arange(81) / 4)
+    if side:
+        ends = np.nextafter(ends, np.inf * side)
+    amounts = np.array([1.0, 0.5])
+    decay = Decay(ends, (1.0, 2.0**20), len(ends), np.dtype(float), 1e9, amounts)
+    for amount in amounts:
+        decay.advance(amount)
+    expected = 1 / np.multiply.reduce(1 + np.outer(amounts, ends))
+    found = decay.factors(np.arange(len(ends)))[:, 0]
+    np.testing.assert_allclose(found, expected, rtol=1e-11)
+
+
 @pytest.mark.parametrize("n_features, is_whole", [(1000, True), (20_000, False)])
 def test_rows_are_picked_where_few_have_values(monkeypatch, n_features, is_whole):
     """At the end of a pass: no list of most rows is made, nor are they picked by it."""
@@ -84,3 +99,31 @@ def test_a_batch_makes_no_gradient_where_rows_may_be_named_twice(
     )
     model.fit(X, rng.integers(0, n_classes, 200))
     assert len(calls) == (0 if n_classes == 2 else 20)
+
+
+@pytest.mark.parametrize("n_classes, is_made", [(2, False), (3, True)])
+def test_a_batch_keeps_its_columns_where_nothing_is_named_once(
+    monkeypatch, n_classes, is_made
+):
+    """To take the others away takes a look at all elements; the bits are the same."""
+    rng = np.random.default_rng(1)
+    places = rng.integers(0, 5000, (200, 4)).ravel()
+    values, ends = rng.normal(size=800), np.arange(0, 801, 4)
+    X = sparse.csr_matrix((values, places, ends), shape=(200, 5000))
+    X.sum_duplicates()
+    y = rng.integers(0, n_classes, 200)
+    calls = []
+    for kind in (sparse.csr_matrix, sparse.csr_array):
+
+        def noted(self, *shape, resize=kind.resize):
+            calls.append(shape)
+            resize(self, *shape)
+
+        monkeypatch.setattr(kind, "resize", noted)
+    params = {"batch_size": 5, "max_iter": 2, "tol": None, "random_state": 0}
+    model = ButterflySGDClassifier(**params, n_ranks=1, refine=None).fit(X, y)
+    assert bool(calls) == is_made
+    monkeypatch.setattr(_lazy_steps.LazySteps, "_is_wide", lambda self, rows: False)
+    other = ButterflySGDClassifier(**params, n_ranks=1, refine=None).fit(X, y)
+    assert calls
+    np.testing.assert_array_equal(model.coef_, other.coef_)

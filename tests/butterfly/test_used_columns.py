@@ -60,6 +60,27 @@ def taken(monkeypatch):
     return widths
 
 
+@pytest.fixture
+def in_rising_order(monkeypatch):
+    """Columns that are gone over as those of X without the others are."""
+    monkeypatch.setattr(_used, "_in_order", lambda group, owners, used, own: used)
+
+
+@pytest.fixture
+def orders(monkeypatch):
+    """The columns of each rank by their numbers in the fit, and its blocks of X."""
+    found = {}
+    use_columns = _agent.use_columns
+
+    def noted(group, *args):
+        problem, _, columns = result = use_columns(group, *args)
+        found[group.rank] = columns.numbers, [b.X for b in problem.shard.blocks]
+        return result
+
+    monkeypatch.setattr(_agent, "use_columns", noted)
+    return found
+
+
 def without(monkeypatch, function):
     """What a function gives where all columns take part."""
     with monkeypatch.context() as patch:
@@ -99,6 +120,7 @@ def check_same(wide, narrow, used):
     ids=str,
 )
 @pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.usefixtures("in_rising_order")
 @pytest.mark.filterwarnings("ignore:the (refinement|maximum)")
 def test_the_result_is_that_of_the_columns_used(rows, y, taken, params, n_classes):
     X, used = rows
@@ -109,6 +131,7 @@ def test_the_result_is_that_of_the_columns_used(rows, y, taken, params, n_classe
     check_same(wide, ButterflySGDClassifier(**params).fit(X[:, used], y), used)
 
 
+@pytest.mark.usefixtures("in_rising_order")
 def test_regression_on_numbers_of_32_bits(rows, taken):
     X, used = rows
     X = sparse.csr_array(X.astype(np.float32))
@@ -117,6 +140,64 @@ def test_regression_on_numbers_of_32_bits(rows, taken):
     assert taken == [len(used)] * 2
     check_same(wide, ButterflySGDRegressor(**PARAMS).fit(X[:, used], y), used)
     assert wide.coef_.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"n_ranks": 1},
+        {"n_ranks": 5, "average": True},
+        {"loss": "hinge", "alpha": 3.0},
+        {"refine": "lbfgs"},
+        {"refine": "newton", "alpha": 0.01, "refine_max_iter": 3},
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:the (refinement|maximum)")
+def test_the_order_makes_no_difference_but_rounding(rows, y, params):
+    X, used = rows
+    params = {**PARAMS, **params}
+    wide = ButterflySGDClassifier(**params).fit(X, y)
+    narrow = ButterflySGDClassifier(**params).fit(X[:, used], y)
+    np.testing.assert_allclose(wide.coef_[:, used], narrow.coef_, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(wide.intercept_, narrow.intercept_, rtol=1e-9)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_columns_are_in_the_order_of_the_rows(y, orders, n_ranks):
+    """What a row needs is near each other, and near what its rank's rows need."""
+    columns = np.random.default_rng(5).permutation(WIDTH)[:1600]
+    parts = np.ones(1600), np.sort(columns.reshape(400, 4)).ravel(), range(0, 1601, 4)
+    X = sparse.csr_matrix(parts, shape=(400, WIDTH))
+    start = np.zeros((1, WIDTH))
+    others = np.setdiff1d(np.arange(WIDTH), columns)[:7]
+    start[0, others] = 1
+    params = {**PARAMS, "n_ranks": n_ranks}
+    ButterflySGDClassifier(**params).fit(X, y % 2, coef_init=start)
+    numbers = orders[0][0]
+    assert len(orders) == n_ranks
+    for rank in range(n_ranks):
+        np.testing.assert_array_equal(orders[rank][0], numbers)
+    # No column comes twice: on each rank, and from rank to rank, they only rise.
+    X_of_ranks = [X for rank in range(n_ranks) for X in orders[rank][1]]
+    indices = np.concatenate([X.indices for X in X_of_ranks])
+    np.testing.assert_array_equal(indices, np.arange(1600))
+    np.testing.assert_array_equal(numbers[1600:], others)
+
+
+def test_a_column_of_several_ranks_belongs_to_the_first(y, orders):
+    """Within a rank it is where the last row has it."""
+    shared = np.tile([17, 5], 400)
+    own = np.arange(1000, 9000, 20)
+    indices = np.column_stack([shared.reshape(400, 2), own]).ravel()
+    X = sparse.csr_matrix(
+        (np.ones(1200), indices, np.arange(0, 1201, 3)), shape=(400, WIDTH)
+    )
+    X.sort_indices()
+    ButterflySGDClassifier(**PARAMS).fit(X, y)
+    first = np.concatenate([own[:199], [5, 17], own[199:200]])
+    np.testing.assert_array_equal(orders[0][0], [*first, *own[200:]])
 
 
 def test_rows_stay_as_they_are(rows, y):
@@ -206,6 +287,18 @@ def test_a_resumed_fit_is_an_uninterrupted_one(tmp_path, rows, y, taken, params)
     assert set(taken) == {len(used)}
 
 
+def test_a_resumed_fit_keeps_the_order(monkeypatch, tmp_path, rows, y, orders):
+    """Sums over the columns are to have the same bits."""
+    X, _ = rows
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        ButterflySGDClassifier(**{**PARAMS, "max_iter": 2}).fit(X, y)
+        numbers = orders[0][0]
+        monkeypatch.setattr(_used, "_in_order", lambda group, owners, used, own: used)
+        ButterflySGDClassifier(**PARAMS).fit(X, y)
+    np.testing.assert_array_equal(orders[0][0], numbers)
+    assert (np.diff(numbers) < 0).any()
+
+
 @pytest.mark.parametrize("params", [{}, {"average": True}], ids=str)
 @pytest.mark.parametrize("at_first", [1000, np.inf])
 def test_a_fit_goes_on_with_other_columns(
@@ -282,8 +375,9 @@ def test_bytes_follow_the_columns_used(monkeypatch, rows, y):
 
     wide, narrow = sent(X), sent(X[:, used])
     assert wide[1:] == narrow[1:]
-    # Which columns these are is told once, a byte for each.
-    assert 0 < wide[0] - narrow[0] < 2 * 1.1 * WIDTH
+    # Which columns these are is told once, a byte for each; and, of those used, where
+    # they are in the order, in four.
+    assert 0 < wide[0] - narrow[0] < 2 * (1.1 * WIDTH + 1.1 * 4 * len(used))
     # Moments of all columns are sixteen.
     assert without(monkeypatch, lambda: sent(X))[0] > 4 * wide[0]
 
