@@ -24,8 +24,14 @@ from dask_ma.engine import (
     Work,
     fit_rounds,
 )
-from dask_ma.linear import Evaluator, LinearModel, describe, initial_model
-from dask_ma.linear.refine import Refinable, refine
+from dask_ma.linear import (
+    Evaluator,
+    LinearModel,
+    describe,
+    gain_to_go_on,
+    initial_model,
+)
+from dask_ma.linear.refine import Refinable, choose_method, refine
 from dask_ma.supervised import (
     FitResult,
     Problem,
@@ -102,9 +108,10 @@ class Passes(Refinable):
             context, problem, validation, params, self.current, self.log
         )
         by_score = params.early_stopping
+        hands_over = params.hands_over and choose_method(params, problem) == "newton"
         self._rule = StopRule(
-            params.tol,
-            params.n_iter_no_change,
+            gain_to_go_on(params.tol) if hands_over else params.tol,
+            1 if hands_over else params.n_iter_no_change,
             maximize=by_score,
             is_relative=not by_score,
         )

@@ -17,6 +17,7 @@ from dask_ma.linear._model import (
     initial_model,
     score_sums,
 )
+from dask_ma.linear._patience import PATIENCE, gain_to_go_on, may_hand_over, patience_of
 
 if TYPE_CHECKING:
     from dask_ma.linear._estimator import (
@@ -36,15 +37,19 @@ __all__ = [
     "LinearModel",
     "LinearParams",
     "LinearRegressorMixin",
+    "PATIENCE",
     "RefineParams",
     "as_named",
     "check_loss",
     "describe",
     "functions",
+    "gain_to_go_on",
     "given_model",
     "has_optimum",
     "initial_model",
     "loss_name",
+    "may_hand_over",
+    "patience_of",
     "score_sums",
 ]
 

@@ -51,12 +51,18 @@ class LinearParams(ValidationParams):
 class RefineParams(LinearParams):
     """Parameters of fits that can be refined to the optimum.
 
-    The names are those of the estimators.
+    The names are those of the estimators; the rest is listed here.
+
+    Parameters
+    ----------
+    is_hasty : bool
+        Whether one pass that brings little may be enough for a refinement to begin.
     """
 
     refine: str | None
     refine_max_iter: int
     refine_tol: float
+    is_hasty: bool = False
 
 
 class LinearModel(NamedTuple):
