@@ -288,7 +288,8 @@ class ButterflySGDRegressor(LinearRegressorMixin, LinearButterfly):
         coef_init : array-like of shape (n_features,), default=None
             Coefficients to start from.
         intercept_init : array-like of shape (1,), default=None
-            Intercept to start from.
+            Intercept to start from. Without it and `coef_init` that is the weighted
+            mean of y, or 0 with a loss of your own.
         sample_weight : array-like or Dask collection, shape (n_samples,), or float, \
                 default=None
             Weights of the rows, not negative; a number weights all alike. A weight

@@ -18,6 +18,7 @@ from dask_ma.linear._model import (
     score_sums,
 )
 from dask_ma.linear._patience import PATIENCE, gain_to_go_on, may_hand_over, patience_of
+from dask_ma.linear._start import at_mean, starts_at_mean, with_targets
 
 if TYPE_CHECKING:
     from dask_ma.linear._estimator import (
@@ -40,6 +41,7 @@ __all__ = [
     "PATIENCE",
     "RefineParams",
     "as_named",
+    "at_mean",
     "check_loss",
     "describe",
     "functions",
@@ -51,6 +53,8 @@ __all__ = [
     "may_hand_over",
     "patience_of",
     "score_sums",
+    "starts_at_mean",
+    "with_targets",
 ]
 
 # A rank has no estimator.

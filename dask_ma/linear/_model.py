@@ -28,7 +28,7 @@ class LinearParams(ValidationParams):
     ----------
     coef, intercept : ndarray or None
         Model to start from, of shapes (n_problems, n_features) and (n_problems,).
-        None starts from zeros.
+        None starts from zeros, or with the mean of targets that are values.
     t : float
         Number of the first step of each rank, for the learning rate.
     """
@@ -79,7 +79,7 @@ class LinearModel(NamedTuple):
 
 
 def initial_model(problem: Problem, params: LinearParams) -> LinearModel:
-    """The model to start from: the one given, or zeros.
+    """The model to start from: the one given, or zeros and the level of the problem.
 
     Parameters
     ----------
@@ -99,7 +99,8 @@ def initial_model(problem: Problem, params: LinearParams) -> LinearModel:
         If the model given has another shape.
     """
     shape = problem.n_problems, problem.shard.n_features
-    coef, intercept = np.zeros(shape), np.zeros(shape[0])
+    level = problem.level if params.coef is None else 0.0
+    coef, intercept = np.zeros(shape), np.full(shape[0], level)
     if params.coef is not None:
         if params.is_warm and params.coef.shape != shape:
             raise ValueError(
