@@ -86,7 +86,8 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
     state, params = restore_state(context, params)
     measure = measure_sample if state is None and tries_steps(params) else None
     # Other steps are those of scikit-learn, which starts from zero.
-    from_mean = params.is_balanced and starts_at_mean(params)
+    has_own_steps = params.is_balanced and params.max_iter > 0
+    from_mean = has_own_steps and starts_at_mean(params)
     problem = agree_on_problem(
         context.group,
         arguments,
