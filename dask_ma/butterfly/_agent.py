@@ -46,6 +46,8 @@ from dask_ma.supervised import (
     restore_state,
 )
 
+_FAR_WORSE = 2.0  # times the objective of the start, which no noise of steps explains
+
 
 def train(context: RankContext, arguments: Any, params: ButterflyParams) -> FitResult:
     """Train a linear model on the rows of all ranks.
@@ -89,7 +91,9 @@ def train(context: RankContext, arguments: Any, params: ButterflyParams) -> FitR
     if refines and not ended.wanted:
         converged = refine(passes, state, float(passes.state.t))
     fitted = passes.model()
-    return FitResult(fitted, converged, context.history, context.timeline())
+    return FitResult(
+        fitted, converged, context.history, context.timeline(), passes.notes()
+    )
 
 
 class Passes(Refinable):
@@ -131,6 +135,7 @@ class Passes(Refinable):
             takes_back=params.mixing != "none",
         )
         self._is_worse = False
+        self._ends = 0.0, 0.0  # objectives of the start and of the last pass
 
     @property
     def is_complete(self) -> bool:
@@ -220,6 +225,7 @@ class Passes(Refinable):
             state = state.at(self.current)
         self.state = state._replace(eta=self.params.eta0 * control.factor)
         self._is_worse = record["objective"] > start
+        self._ends = start, record["objective"]
 
     def is_done(self, record: Record) -> bool:
         control, evaluator = self._control, self._evaluator
@@ -229,6 +235,22 @@ class Passes(Refinable):
         if control.takes_back or not is_refined(self.params):
             return False
         return evaluator.n_worse >= self.params.n_iter_no_change
+
+    def notes(self) -> tuple[str, ...]:
+        """That steps too long have led away from what the call began with."""
+        start, end = self._ends
+        # No weights at all have at most 1 with any loss of labels.
+        least = _FAR_WORSE * start
+        least = max(least, 1.0) if self.params.is_classifier else least
+        if self.n_refined or end <= least:
+            return ()
+        return (
+            f"the objective has risen from {start:.3g} to {end:.3g}: the steps are too "
+            "long for these features; scale them, for example with StandardScaler, "
+            f"lower eta0={self.params.eta0:g}, or begin with fit and "
+            "learning_rate='adaptive', which finds a length that partial_fit goes on "
+            "with",
+        )
 
     def model(self) -> Model:
         t = float(self.state.t)
