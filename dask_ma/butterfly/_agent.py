@@ -24,8 +24,17 @@ from dask_ma.engine import (
     Work,
     fit_rounds,
 )
-from dask_ma.linear import Evaluator, LinearModel, describe, initial_model
-from dask_ma.linear.refine import Refinable, refine
+from dask_ma.linear import (
+    Evaluator,
+    LinearModel,
+    at_mean,
+    describe,
+    gain_to_go_on,
+    initial_model,
+    starts_at_mean,
+    with_targets,
+)
+from dask_ma.linear.refine import Refinable, choose_method, refine
 from dask_ma.supervised import (
     FitResult,
     Problem,
@@ -36,6 +45,8 @@ from dask_ma.supervised import (
     pass_generator,
     restore_state,
 )
+
+_FAR_WORSE = 2.0  # times the objective of the start, which no noise of steps explains
 
 
 def train(context: RankContext, arguments: Any, params: ButterflyParams) -> FitResult:
@@ -62,7 +73,15 @@ def train(context: RankContext, arguments: Any, params: ButterflyParams) -> FitR
         The same on every rank, but for the history, which rank 0 keeps.
     """
     state, params = restore_state(context, params, replica_of)
-    problem = agree_on_problem(context.group, arguments, params, one_vs_rest=True)
+    from_mean = starts_at_mean(params)
+    problem = agree_on_problem(
+        context.group,
+        arguments,
+        params,
+        one_vs_rest=True,
+        measure=with_targets(None) if from_mean else None,
+    )
+    problem = at_mean(problem) if from_mean else problem
     problem, params, columns = use_columns(context.group, problem, params, state)
     problem, validation = hold_out(context, problem, params)
     passes = Passes(context, problem, validation, params, columns)
@@ -72,7 +91,9 @@ def train(context: RankContext, arguments: Any, params: ButterflyParams) -> FitR
     if refines and not ended.wanted:
         converged = refine(passes, state, float(passes.state.t))
     fitted = passes.model()
-    return FitResult(fitted, converged, context.history, context.timeline())
+    return FitResult(
+        fitted, converged, context.history, context.timeline(), passes.notes()
+    )
 
 
 class Passes(Refinable):
@@ -102,9 +123,10 @@ class Passes(Refinable):
             context, problem, validation, params, self.current, self.log
         )
         by_score = params.early_stopping
+        hands_over = params.hands_over and choose_method(params, problem) == "newton"
         self._rule = StopRule(
-            params.tol,
-            params.n_iter_no_change,
+            gain_to_go_on(params.tol) if hands_over else params.tol,
+            1 if hands_over else params.n_iter_no_change,
             maximize=by_score,
             is_relative=not by_score,
         )
@@ -113,6 +135,7 @@ class Passes(Refinable):
             takes_back=params.mixing != "none",
         )
         self._is_worse = False
+        self._ends = 0.0, 0.0  # objectives of the start and of the last pass
 
     @property
     def is_complete(self) -> bool:
@@ -202,6 +225,7 @@ class Passes(Refinable):
             state = state.at(self.current)
         self.state = state._replace(eta=self.params.eta0 * control.factor)
         self._is_worse = record["objective"] > start
+        self._ends = start, record["objective"]
 
     def is_done(self, record: Record) -> bool:
         control, evaluator = self._control, self._evaluator
@@ -211,6 +235,22 @@ class Passes(Refinable):
         if control.takes_back or not is_refined(self.params):
             return False
         return evaluator.n_worse >= self.params.n_iter_no_change
+
+    def notes(self) -> tuple[str, ...]:
+        """That steps too long have led away from what the call began with."""
+        start, end = self._ends
+        # No weights at all have at most 1 with any loss of labels.
+        least = _FAR_WORSE * start
+        least = max(least, 1.0) if self.params.is_classifier else least
+        if self.n_refined or end <= least:
+            return ()
+        return (
+            f"the objective has risen from {start:.3g} to {end:.3g}: the steps are too "
+            "long for these features; scale them, for example with StandardScaler, "
+            f"lower eta0={self.params.eta0:g}, or begin with fit and "
+            "learning_rate='adaptive', which finds a length that partial_fit goes on "
+            "with",
+        )
 
     def model(self) -> Model:
         t = float(self.state.t)

@@ -116,8 +116,12 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearButterfly):
         them stops to improve. The rows kept for training are copied.
     validation_fraction : float, default=0.1
         Part of the rows held out, between 0 and 1.
-    n_iter_no_change : int, default=5
-        Passes without improvement before the fit ends.
+    n_iter_no_change : int or "auto", default="auto"
+        Passes without improvement before the fit ends. "auto" is 5, as in scikit-learn,
+        but one pass that improves the objective by less than the cube root of `tol`,
+        10 % by default, is enough where Newton's method goes on from there: see
+        `refine`, with a `refine_max_iter` of 64 or more, ``learning_rate="adaptive"``,
+        and any `mixing` but "none".
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes; "balanced" weights them by the inverse of their
         frequency, to which rows contribute by their sample weights. With two classes
@@ -248,7 +252,7 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearButterfly):
         preconditioner: str | None = "bounded",
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
-        n_iter_no_change: int = 5,
+        n_iter_no_change: int | str = "auto",
         class_weight: Any = None,
         warm_start: bool = False,
         average: bool | int = False,

@@ -16,7 +16,7 @@ from dask_ma.butterfly._params import (
 from dask_ma.data import InputInfo, InputSize
 from dask_ma.engine import worthwhile_ranks
 from dask_ma.kernels import PRECONDITIONERS
-from dask_ma.linear import LinearEstimator, as_named
+from dask_ma.linear import LinearEstimator, as_named, patience_of
 
 _FIXED = {"penalty": "l2", "l1_ratio": 0.0}
 # Of a fit: seconds for a stored element of sparse rows and of dense ones, and for each
@@ -52,7 +52,10 @@ class LinearButterfly(LinearEstimator):
         "random_state": ["random_state"],
         "early_stopping": ["boolean"],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
+        "n_iter_no_change": [
+            StrOptions({"auto"}),
+            Interval(Integral, 1, None, closed="left"),
+        ],
         "average": [Interval(Integral, 0, None, closed="left"), "boolean"],
         "warm_start": ["boolean"],
         "refine": [StrOptions({"auto", "newton", "lbfgs"}), None],
@@ -67,7 +70,7 @@ class LinearButterfly(LinearEstimator):
         return train
 
     def _make_params(self, info: InputInfo, **changes: Any) -> ButterflyParams:
-        fixed = {**_FIXED, **as_named(self.loss, self.epsilon)}
+        fixed = {**_FIXED, **patience_of(self), **as_named(self.loss, self.epsilon)}
         return self._params_of(ButterflyParams, **{**fixed, **changes})
 
     def _max_rounds(

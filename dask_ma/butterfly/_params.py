@@ -8,7 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dask_ma._settings import Inactive
-from dask_ma.linear import EPSILON, HELD_OUT, RefineParams, check_loss, has_optimum
+from dask_ma.linear import (
+    EPSILON,
+    HELD_OUT,
+    RefineParams,
+    check_loss,
+    has_optimum,
+    may_hand_over,
+)
 from dask_ma.linear.refine import unrefined_by as _unrefined_by
 
 
@@ -55,6 +62,15 @@ class ButterflyParams(RefineParams):
     def takes_back(self) -> bool:
         """Whether a pass that has made the model worse is taken back."""
         return self.learning_rate == "adaptive" and self.mixing != "none"
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether Newton's method would begin after the first pass that brings little.
+
+        Its rounds are few wherever it begins. L-BFGS, which "auto" takes for many
+        features and for kinks, has been left with more than it could do by it.
+        """
+        return may_hand_over(self) and is_refined(self) and self.takes_back
 
 
 def check_combinations(estimator: Any) -> None:

@@ -104,8 +104,12 @@ class ButterflySGDRegressor(LinearRegressorMixin, LinearButterfly):
         them stops to improve. The rows kept for training are copied.
     validation_fraction : float, default=0.1
         Part of the rows held out, between 0 and 1.
-    n_iter_no_change : int, default=5
-        Passes without improvement before the fit ends.
+    n_iter_no_change : int or "auto", default="auto"
+        Passes without improvement before the fit ends. "auto" is 5, as in scikit-learn,
+        but one pass that improves the objective by less than the cube root of `tol`,
+        10 % by default, is enough where Newton's method goes on from there: see
+        `refine`, with a `refine_max_iter` of 64 or more, ``learning_rate="adaptive"``,
+        and any `mixing` but "none".
     warm_start : bool, default=False
         Whether `fit` starts from the model of the fit before.
     average : bool or int, default=False
@@ -227,7 +231,7 @@ class ButterflySGDRegressor(LinearRegressorMixin, LinearButterfly):
         preconditioner: str | None = "bounded",
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
-        n_iter_no_change: int = 5,
+        n_iter_no_change: int | str = "auto",
         warm_start: bool = False,
         average: bool | int = False,
         refine: str | None = "auto",
@@ -284,7 +288,8 @@ class ButterflySGDRegressor(LinearRegressorMixin, LinearButterfly):
         coef_init : array-like of shape (n_features,), default=None
             Coefficients to start from.
         intercept_init : array-like of shape (1,), default=None
-            Intercept to start from.
+            Intercept to start from. Without it and `coef_init` that is the weighted
+            mean of y, or 0 with a loss of your own.
         sample_weight : array-like or Dask collection, shape (n_samples,), or float, \
                 default=None
             Weights of the rows, not negative; a number weights all alike. A weight

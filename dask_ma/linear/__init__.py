@@ -17,6 +17,8 @@ from dask_ma.linear._model import (
     initial_model,
     score_sums,
 )
+from dask_ma.linear._patience import PATIENCE, gain_to_go_on, may_hand_over, patience_of
+from dask_ma.linear._start import at_mean, starts_at_mean, with_targets
 
 if TYPE_CHECKING:
     from dask_ma.linear._estimator import (
@@ -36,16 +38,23 @@ __all__ = [
     "LinearModel",
     "LinearParams",
     "LinearRegressorMixin",
+    "PATIENCE",
     "RefineParams",
     "as_named",
+    "at_mean",
     "check_loss",
     "describe",
     "functions",
+    "gain_to_go_on",
     "given_model",
     "has_optimum",
     "initial_model",
     "loss_name",
+    "may_hand_over",
+    "patience_of",
     "score_sums",
+    "starts_at_mean",
+    "with_targets",
 ]
 
 # A rank has no estimator.

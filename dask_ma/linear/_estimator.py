@@ -20,6 +20,7 @@ from dask_ma.base import (
 from dask_ma.kernels import Loss
 from dask_ma.linear import _functions
 from dask_ma.linear._losses import as_named, loss_name
+from dask_ma.linear._patience import PATIENCE
 from dask_ma.supervised._params import FitResult
 
 _PEER_ATTRIBUTES = (
@@ -100,6 +101,8 @@ class LinearEstimator(DistributedEstimator):
         own = self.get_params()
         if isinstance(own.get("loss"), Loss):
             own |= as_named(own["loss"], own["epsilon"])
+        if own.get("n_iter_no_change") == "auto":
+            own["n_iter_no_change"] = PATIENCE
         return {k: v for k, v in own.items() if k in known}
 
     def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class LinearParams(ValidationParams):
     ----------
     coef, intercept : ndarray or None
         Model to start from, of shapes (n_problems, n_features) and (n_problems,).
-        None starts from zeros.
+        None starts from zeros, or with the mean of targets that are values.
     t : float
         Number of the first step of each rank, for the learning rate.
     """
@@ -51,12 +51,18 @@ class LinearParams(ValidationParams):
 class RefineParams(LinearParams):
     """Parameters of fits that can be refined to the optimum.
 
-    The names are those of the estimators.
+    The names are those of the estimators; the rest is listed here.
+
+    Parameters
+    ----------
+    is_hasty : bool
+        Whether one pass that brings little may be enough for a refinement to begin.
     """
 
     refine: str | None
     refine_max_iter: int
     refine_tol: float
+    is_hasty: bool = False
 
 
 class LinearModel(NamedTuple):
@@ -73,7 +79,7 @@ class LinearModel(NamedTuple):
 
 
 def initial_model(problem: Problem, params: LinearParams) -> LinearModel:
-    """The model to start from: the one given, or zeros.
+    """The model to start from: the one given, or zeros and the level of the problem.
 
     Parameters
     ----------
@@ -93,7 +99,8 @@ def initial_model(problem: Problem, params: LinearParams) -> LinearModel:
         If the model given has another shape.
     """
     shape = problem.n_problems, problem.shard.n_features
-    coef, intercept = np.zeros(shape), np.zeros(shape[0])
+    level = problem.level if params.coef is None else 0.0
+    coef, intercept = np.zeros(shape), np.full(shape[0], level)
     if params.coef is not None:
         if params.is_warm and params.coef.shape != shape:
             raise ValueError(

@@ -67,6 +67,8 @@ class Problem:
         Of each class in the sum of the weights of all ranks.
     class_weight : ndarray of float64, shape (n_classes,), or None
         What the weights of each class's rows are multiplied by; None if they are not.
+    level : float
+        Value of the model that a fit starts from where none is given.
     """
 
     shard: Shard
@@ -82,6 +84,7 @@ class Problem:
     measured: np.ndarray | None = None
     shares: np.ndarray | None = None
     class_weight: np.ndarray | None = None
+    level: float = 0.0
 
 
 P = TypeVar("P", bound=ProblemParams)

@@ -116,7 +116,8 @@ def test_what_is_refined(binary, params, is_refined):
 def test_a_model_worse_than_the_start_is_not_refined(binary):
     """The refinement begins where the fit has begun."""
     params = {"learning_rate": "invscaling", "tol": 1e-3, "max_iter": 2, "alpha": 0.01}
-    with pytest.warns(ConvergenceWarning, match="maximum of 2 rounds"):
+    risen = pytest.warns(UserWarning, match="the objective has risen from 0.693")
+    with pytest.warns(ConvergenceWarning, match="maximum of 2 rounds"), risen:
         bad = fit(binary, **params, eta0=1e3, refine=None)
     model = fit(binary, **params, eta0=1e3, refine_max_iter=30)
     assert bad.history_[-1]["objective"] > 1

@@ -21,7 +21,15 @@ from dask_ma.engine import (
     fit_rounds,
 )
 from dask_ma.exceptions import CheckpointError
-from dask_ma.linear import Evaluator, LinearModel, describe, initial_model
+from dask_ma.linear import (
+    Evaluator,
+    LinearModel,
+    at_mean,
+    describe,
+    initial_model,
+    starts_at_mean,
+    with_targets,
+)
 from dask_ma.linear.refine import Refinable, refine
 from dask_ma.ma._paradigm import Gradients, aggregate
 from dask_ma.ma.sgd._paradigms import (
@@ -76,6 +84,10 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
         rank 0 has.
     """
     state, params = restore_state(context, params)
+    measure = measure_sample if state is None and tries_steps(params) else None
+    # Other steps are those of scikit-learn, which starts from zero.
+    has_own_steps = params.is_balanced and params.max_iter > 0
+    from_mean = has_own_steps and starts_at_mean(params)
     problem = agree_on_problem(
         context.group,
         arguments,
@@ -83,8 +95,9 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
         one_vs_rest=True,
         # Which rows are held out, the numbers of their blocks decide.
         join_limit=0 if params.early_stopping else params.join_limit,
-        measure=measure_sample if state is None and tries_steps(params) else None,
+        measure=with_targets(measure) if from_mean else measure,
     )
+    problem = at_mean(problem) if from_mean else problem
     problem, validation = hold_out(context, problem, params)
     # What is done once per block costs a look at all coefficients.
     problem = replace(problem, shard=join_shard(problem.shard, params.join_limit))

@@ -11,12 +11,11 @@ from dask_ma import _config
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.data import Deal, InputInfo, InputSize, join_limit
 from dask_ma.kernels import Loss
-from dask_ma.linear import LinearEstimator, as_named
+from dask_ma.linear import LinearEstimator, as_named, patience_of
 from dask_ma.ma._paradigm import PARADIGM, is_gradient
 from dask_ma.ma.sgd._agent import train
 from dask_ma.ma.sgd._params import (
     INACTIVE,
-    PATIENCE,
     FitParams,
     check_combinations,
     is_refined,
@@ -87,10 +86,8 @@ class LinearMA(LinearEstimator):
         return (SGDClassifier,) if has_steps else ()
 
     def _make_params(self, info: InputInfo, **changes: Any) -> FitParams:
-        is_hasty = self.n_iter_no_change == "auto"
         chosen = {
-            "n_iter_no_change": PATIENCE if is_hasty else self.n_iter_no_change,
-            "is_hasty": is_hasty,
+            **patience_of(self),
             "join_limit": join_limit(info),
             "link_bandwidth": _config.get_bytes("comm.link-bandwidth"),
             **as_named(self.loss, self.epsilon),
@@ -173,8 +170,6 @@ class LinearMA(LinearEstimator):
     def _sklearn_parameters(self) -> dict[str, Any]:
         """Parameters of scikit-learn's estimator, which knows no "auto"."""
         known = {**super()._sklearn_parameters(), "shuffle": bool(self.shuffle)}
-        if self.n_iter_no_change == "auto":
-            known["n_iter_no_change"] = PATIENCE
         if self.learning_rate == "auto":
             known["learning_rate"] = "adaptive"
             known["eta0"] = getattr(self, "eta_", self.eta0)

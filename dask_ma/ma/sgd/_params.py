@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,15 +15,14 @@ from dask_ma.linear import (
     L1_RATIO,
     RefineParams,
     check_loss,
+    gain_to_go_on,
     has_optimum,
     loss_name,
+    may_hand_over,
 )
 from dask_ma.linear.refine import Penalty
 from dask_ma.linear.refine import unrefined_by as _unrefined_by
 from dask_ma.ma._paradigm import PARADIGM, Gradients, Models, by_gradients, is_gradient
-
-PATIENCE = 5  # what scikit-learn has for `n_iter_no_change`
-_ENOUGH_REFINED = 64  # rounds: twice those of most fits with default parameters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +42,6 @@ class FitParams(RefineParams):
         Bytes up to which blocks are joined.
     link_bandwidth : float
         Bytes a second from one worker to another.
-    is_hasty : bool
-        Whether one pass that brings little may be enough for a refinement to begin.
     """
 
     learning_rate: str
@@ -61,7 +57,6 @@ class FitParams(RefineParams):
     mean: tuple[np.ndarray, np.ndarray, float, float] | None = field(
         default=None, repr=False
     )
-    is_hasty: bool = False
 
     @property
     def is_balanced(self) -> bool:
@@ -75,21 +70,13 @@ class FitParams(RefineParams):
         The refinement goes on faster than such passes, unless L1 is in its way or it
         has too few rounds.
         """
-        has_rounds = self.refine_max_iter >= _ENOUGH_REFINED
-        goes_on = self.is_hasty and is_refined(self) and has_rounds
+        goes_on = may_hand_over(self) and is_refined(self)
         return goes_on and self.is_balanced and not penalty_weights(self)[1]
 
     @property
     def least_gain(self) -> float | None:
-        """Part of the objective by which a pass must improve it for SGD to go on.
-
-        To come within `tol` of the optimum takes SGD passes in proportion to its
-        inverse, and a refinement some tens, wherever it begins: a pass that brings a
-        tenth saves it a round at most, which costs half as much.
-        """
-        if self.tol is None or not self.hands_over:
-            return self.tol
-        return max(self.tol, math.cbrt(self.tol))
+        """Part of the objective by which a pass must improve it for SGD to go on."""
+        return gain_to_go_on(self.tol) if self.hands_over else self.tol
 
 
 def gradient_rate(is_classifier: bool) -> str:

@@ -280,7 +280,9 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
         coef_init : array-like of shape (n_features,), default=None
             Coefficients to start from.
         intercept_init : array-like of shape (1,), default=None
-            Intercepts to start from.
+            Intercepts to start from. Without it and `coef_init` that is the weighted
+            mean of y with ``learning_rate="auto"``, and 0, as in scikit-learn, with
+            others, ``paradigm="gradient"`` and a loss of your own.
         sample_weight : array-like or Dask collection, shape (n_samples,), or float, \
                 default=None
             Weights of the rows, not negative; a number weights all alike. A weight of 2

@@ -402,19 +402,21 @@ class SchMPMatrixFactorization(FittedFactorization):
             raise ValueError(NO_RATINGS)
         self._check_names(None if holds_matrix else X, reset=reset)
         self.user_ids_, self.item_ids_ = encoded.user_ids, encoded.item_ids
-        self.seen_ = encoded.seen
+        self.seen_, self._rated = encoded.seen, encoded.rated
         return encoded.table, None, describe(encoded.table)
 
     def _make_params(
         self, info: InputInfo, *, before: tuple[KnownVectors, ...] = (), **changes: Any
     ) -> FactorizationParams:
         if before:
-            sides = zip(before, (self.user_ids_, self.item_ids_), strict=True)
-            changes["start"] = np.concatenate([side.of(ids) for side, ids in sides])
+            ids = self.user_ids_[self._rated.users], self.item_ids_[self._rated.items]
+            changes["start"] = np.concatenate(
+                [side.of(own) for side, own in zip(before, ids, strict=True)]
+            )
         return self._params_of(
             FactorizationParams,
-            n_users=len(self.user_ids_),
-            n_items=len(self.item_ids_),
+            n_users=len(self._rated.users),
+            n_items=len(self._rated.items),
             n_ratings=info.n_rows,
             dtype=np.dtype(self.dtype).type,
             seed=int(check_random_state(self.random_state).randint(_MAX_SEED)),
@@ -442,6 +444,7 @@ class SchMPMatrixFactorization(FittedFactorization):
         self, result: FactorizationResult, params: FactorizationParams
     ) -> None:
         super()._take_over(result, params)
+        del self._rated
         self.n_iter_ = len(result.history)
 
     def _warnings(
@@ -476,7 +479,7 @@ class SchMPMatrixFactorization(FittedFactorization):
         """Fitted attributes of a model of the ranks."""
         is_last = not self.early_stopping or fitted["is_best"]
         factors = fitted["factors" if is_last else "best"]
-        users, items = np.split(factors, [int(fitted["n_users"])])
+        users, items = self._rated.spread(factors, self.seen_.shape)
         explicit = self.feedback == "explicit"
         has_bias, n = explicit and self.fit_bias, self.n_components
         ends = (float(fitted["low"]), float(fitted["high"]))

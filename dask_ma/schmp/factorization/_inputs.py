@@ -26,6 +26,7 @@ from dask_ma.schmp.factorization._ids import (
     merged_ids,
     unique_ids,
 )
+from dask_ma.schmp.factorization._rated import Rated
 
 #: Ratings that a fit keeps for each rating.
 COPIES = Kept(
@@ -58,13 +59,15 @@ class Encoded(NamedTuple):
     Attributes
     ----------
     table : ndarray or dask.array of shape (n, 3)
-        Number of the user, number of the item, rating; of float32 where that holds all
-        of them exactly, else of float64.
+        Number of the user and of the item among those that are rated, and rating; of
+        float32 where that holds all of them exactly, else of float64.
     user_ids, item_ids : ndarray
         Sorted ids.
     n_ratings : int
     seen : csr_array of shape (n_users, n_items)
         Ratings; of a pair that is rated twice their mean, or their sum.
+    rated : Rated
+        Users and items with ratings, as all are but of a matrix.
     """
 
     table: Any
@@ -72,6 +75,7 @@ class Encoded(NamedTuple):
     item_ids: np.ndarray
     n_ratings: int
     seen: sparse.csr_array
+    rated: Rated
 
 
 def encode(X: Any, y: Any, dtype: Any, *, adds_up: bool) -> Encoded:
@@ -96,15 +100,16 @@ def encode(X: Any, y: Any, dtype: Any, *, adds_up: bool) -> Encoded:
         return _encode_dask(X, y, dtype, adds_up=adds_up)
     X = as_scipy(X)
     triples = triples_of(X, y)
-    users, items = (
-        (np.arange(X.shape[0]), np.arange(X.shape[1]))
-        if sparse.issparse(X)
-        else (unique_ids(triples.users, "users"), unique_ids(triples.items, "items"))
-    )
-    numbers, shape = _numbered(triples, users, items), (len(users), len(items))
-    table = _table(numbers, _smallest_float(shape, [_is_single(numbers)]))
-    seen = rated(_columns(numbers, dtype), shape, adds_up=adds_up)
-    return Encoded(table, users, items, len(table), seen)
+    own = Rated.of(triples.users, triples.items)
+    numbers, sizes = _numbered(triples, *own), (len(own.users), len(own.items))
+    table = _table(numbers, _smallest_float(sizes, [_is_single(numbers)]))
+    if sparse.issparse(X):
+        users, items = Rated.all_of(X.shape)
+    else:
+        (users, items), triples, own = own, numbers, Rated.all_of(sizes)
+    shape = len(users), len(items)
+    seen = rated(_columns(triples, dtype), shape, adds_up=adds_up)
+    return Encoded(table, users, items, len(table), seen, own)
 
 
 def as_scipy(X: Any) -> Any:
@@ -328,14 +333,21 @@ def _encode_dask(X: Any, y: Any, dtype: Any, *, adds_up: bool) -> Encoded:
             merged_ids([part[side] for part in found], name)
             for side, name in enumerate(("users", "items"))
         )
-    shape = len(users), len(items)
-    ids = _known_to_all([users, items])
+    shape = own_shape = len(users), len(items)
+    own, ids = Rated.all_of(shape), _known_to_all([users, items])
     numbers = [dask.delayed(_numbered)(block, *ids) for block in blocks]
     parts = dask.compute(*(dask.delayed(_sent)(one, dtype) for one in numbers))
     sizes = [len(part[0]) for part in parts]
     if not any(sizes):
         raise ValueError(NO_RATINGS)
-    kind = _smallest_float(shape, [part[3] for part in parts])
+    columns = [np.concatenate(column) for column in list(zip(*parts, strict=True))[:3]]
+    if whole:
+        own = Rated.of(*columns[:2])
+        own_shape = len(own.users), len(own.items)
+        if own_shape != shape:
+            ids = _known_to_all(list(own))
+            numbers = [dask.delayed(_numbered)(block, *ids) for block in blocks]
+    kind = _smallest_float(own_shape, [part[3] for part in parts])
     table = da.concatenate(
         [
             da.from_delayed(dask.delayed(_table)(one, kind), (n, 3), dtype=kind)
@@ -343,10 +355,9 @@ def _encode_dask(X: Any, y: Any, dtype: Any, *, adds_up: bool) -> Encoded:
             if n
         ]
     )
-    columns = [np.concatenate(column) for column in list(zip(*parts, strict=True))[:3]]
     del parts
     seen = rated(columns, shape, adds_up=adds_up)
-    return Encoded(table, users, items, sum(sizes), seen)
+    return Encoded(table, users, items, sum(sizes), seen, own)
 
 
 def _known_to_all(objects: list[Any]) -> list[Any]:

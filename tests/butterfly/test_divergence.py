@@ -1,0 +1,53 @@
+"""Steps that are too long for the features, where nothing takes them back."""
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer, load_diabetes
+
+from dask_ma import ButterflySGDClassifier, ButterflySGDRegressor
+
+
+@pytest.fixture(scope="module")
+def raw():
+    return load_diabetes(return_X_y=True, scaled=False)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_partial_fit_says_that_steps_are_too_long(raw, n_ranks):
+    """It left an R2 of -6e13 without a word."""
+    model = ButterflySGDRegressor(random_state=0, n_ranks=n_ranks)
+    with pytest.warns(UserWarning, match="the objective has risen from .* scale them"):
+        model.partial_fit(*raw)
+
+
+def test_so_does_a_fit_that_takes_nothing_back(raw):
+    params = {"learning_rate": "invscaling", "refine": None, "max_iter": 1, "tol": None}
+    model = ButterflySGDRegressor(**params, random_state=0, n_ranks=1)
+    with pytest.warns(UserWarning, match="the objective has risen"):
+        model.fit(*raw)
+
+
+def test_and_partial_fit_of_a_classifier():
+    X, y = load_breast_cancer(return_X_y=True)
+    model = ButterflySGDClassifier(eta0=1e4, random_state=0, n_ranks=1)
+    with pytest.warns(UserWarning, match="the objective has risen"):
+        model.partial_fit(X, y, classes=[0, 1])
+
+
+def test_the_cure_works_and_nothing_is_said(raw):
+    X, y = raw
+    scaled = (X - X.mean(axis=0)) / X.std(axis=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = ButterflySGDRegressor(random_state=0, n_ranks=1)
+        for _ in range(20):
+            model.partial_fit(scaled, y)
+        assert model.score(scaled, y) > 0.5
+        # What `fit` has found is not too long either.
+        model = ButterflySGDRegressor(random_state=0, n_ranks=1, refine=None).fit(X, y)
+        before = model.score(X, y)
+        for part in np.array_split(np.arange(len(y)), 4):
+            model.partial_fit(X[part], y[part])
+        assert model.score(X, y) > before - 0.2

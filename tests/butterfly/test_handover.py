@@ -1,0 +1,72 @@
+"""When the passes of butterfly mixing hand over to the refinement."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits, make_classification
+
+from dask_ma import ButterflySGDClassifier
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    return make_classification(300, 12, n_informative=6, flip_y=0.2, random_state=0)
+
+
+def passes(model):
+    return [r["objective"] for r in model.history_ if "refined" not in r]
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_newton_begins_after_the_first_pass_that_brings_little(noisy, n_ranks):
+    X, y = noisy
+    params = {"tol": 0.05**3, "eta0": 0.1, "random_state": 0, "n_ranks": n_ranks}
+    hasty = ButterflySGDClassifier(**params).fit(X, y)
+    patient = ButterflySGDClassifier(**params, n_iter_no_change=5).fit(X, y)
+    values = passes(hasty)
+    assert values == passes(patient)[: len(values)]
+    gains = 1 - np.array(values[1:]) / np.minimum.accumulate(values)[:-1]
+    assert (gains < 0.05).tolist() == [False] * (len(gains) - 1) + [True]
+    assert len(passes(patient)) >= len(values) + 4
+    best = [model.history_[-1]["objective"] for model in (hasty, patient)]
+    assert best[0] == pytest.approx(best[1], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"refine": "lbfgs"},
+        {"refine_max_iter": 63},
+        {"refine": None},
+        {"learning_rate": "invscaling", "max_iter": 30},
+        {"mixing": "none", "refine": "newton", "max_iter": 30},
+        {"early_stopping": True},
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_others_have_their_patience(noisy, params):
+    params = {**params, "random_state": 0, "n_ranks": 2}
+    own = ButterflySGDClassifier(**params).fit(*noisy)
+    patient = ButterflySGDClassifier(**params, n_iter_no_change=5).fit(*noisy)
+    assert own.history_[-1]["objective"] == patient.history_[-1]["objective"]
+    assert passes(own) == passes(patient)
+
+
+def test_a_few_passes_are_enough_for_digits_on_eight_ranks():
+    """They took 221, and as many exchanges by seven."""
+    X, y = load_digits(return_X_y=True)
+    order = np.argsort(y, kind="stable")
+    X = (X - X.mean(axis=0)) / np.maximum(X.std(axis=0), 1e-9)
+    model = ButterflySGDClassifier(random_state=0, n_ranks=8, refine_tol=1e-4)
+    model.fit(X[order], y[order])
+    one = ButterflySGDClassifier(random_state=0, n_ranks=1, refine_tol=1e-4).fit(X, y)
+    assert len(model.history_) <= 30
+    ends = [m.history_[-1]["objective"] for m in (model, one)]
+    assert ends[0] == pytest.approx(ends[1], rel=1e-4)
+
+
+def test_scikit_learn_is_told_a_number(noisy):
+    model = ButterflySGDClassifier(n_ranks=1).fit(*noisy)
+    assert model.to_sklearn().n_iter_no_change == 5
+    model.set_params(n_iter_no_change=7)
+    assert model.to_sklearn().n_iter_no_change == 7
