@@ -19,7 +19,8 @@ def quickest(shape, n_atoms=128, most=2, bandwidth=LOOPBACK, held=None, **params
     n_rows, n_features = shape
     n_stored = n_rows * n_features
     size = InputSize(n_rows, n_features, n_stored, 4 * n_stored, held or {})
-    given = {"max_iter": 20, "batch_size": 256, "communication": "statistics"}
+    given = {"max_iter": 20, "communication": "statistics"}
+    given["batch_of"] = lambda n_rows: 256
     given |= {"n_components": n_atoms, "merge_every": "auto", **params}
     found = SimpleNamespace(**given)
     return quickest_of(most, lambda n: seconds_shared(found, size, n, bandwidth))

@@ -50,7 +50,7 @@ def seconds_shared(
 
 def _n_exchanges(params: DictionaryParams, n_rows: int, n_ranks: int) -> int:
     """Exchanges of a pass."""
-    n_apart, batch_size = 1, params.batch_size
+    n_apart, batch_size = 1, params.batch_of(n_rows)
     if params.communication == "statistics":
         n_apart = batches_apart(
             params.merge_every, n_rows=n_rows, batch_size=batch_size, n_ranks=n_ranks
@@ -64,7 +64,7 @@ def _bytes_of_exchange(
     """Bytes that a rank gets in one."""
     n_atoms = params.n_components
     if params.communication == "factors":
-        others = params.batch_size * (n_ranks - 1) / n_ranks
+        others = params.batch_of(size.n_rows) * (n_ranks - 1) / n_ranks
         return _ITEM_BYTES * others * (n_atoms + size.n_stored / size.n_rows)
     n_values = n_atoms * (n_atoms + 2 * size.n_features)
     return 2 * _ITEM_BYTES * n_values * (n_ranks - 1) / n_ranks

@@ -20,7 +20,12 @@ from dask_ma.sfb.dictionary._agent import train
 from dask_ma.sfb.dictionary._codes import ALGORITHMS
 from dask_ma.sfb.dictionary._cost import seconds_shared
 from dask_ma.sfb.dictionary._fitted import FittedDictionary
-from dask_ma.sfb.dictionary._params import INACTIVE, DictionaryParams, DictionaryResult
+from dask_ma.sfb.dictionary._params import (
+    INACTIVE,
+    MOST_OF_BATCH,
+    DictionaryParams,
+    DictionaryResult,
+)
 from dask_ma.sfb.dictionary._progress import last_fall
 from dask_ma.sfb.dictionary._pursuit import OTHER_CODES
 from dask_ma.sfb.dictionary._solvers import SOLVERS
@@ -52,9 +57,10 @@ class SFBDictionaryLearning(FittedDictionary):
         more, all codes are 0.
     max_iter : int, default=20
         Most passes over the rows, at least 1.
-    batch_size : int, default=256
+    batch_size : int or "auto", default="auto"
         Rows of a batch, on all ranks together, or of each rank where `merge_every` is
-        above 1; at least 1.
+        above 1; at least 1. "auto" is 256, or a twentieth of the rows where that is
+        less, but at least 32; in `partial_fit` it is 256.
     solver : {"online", "sgd"}, default="online"
         "online" gives each atom its best value for the codes of all batches, the latest
         of which weigh most. "sgd" makes a step along the gradient of the newest batch,
@@ -125,8 +131,8 @@ class SFBDictionaryLearning(FittedDictionary):
     shuffle : bool, default=True
         Whether each pass goes over the rows in another order.
     tol : float, default=1e-3
-        The fit ends when atoms move by less in a batch, in the Frobenius norm divided
-        by `n_components`; 0 does not look at it.
+        The fit ends when atoms move by less in 10 batches in a row, in the Frobenius
+        norm divided by `n_components`; 0 does not look at it.
     max_no_improvement : int or None, default=10
         The fit ends when so many batches in a row have not lowered the mean objective
         of batches, in which later ones weigh more; None does not count them. The first
@@ -207,7 +213,7 @@ class SFBDictionaryLearning(FittedDictionary):
         "n_components": [_FROM_1, None],
         "alpha": [_ABOVE_0],
         "max_iter": [_FROM_1],
-        "batch_size": [_FROM_1],
+        "batch_size": [StrOptions({"auto"}), _FROM_1],
         "solver": [StrOptions(set(SOLVERS))],
         "eta0": [_ABOVE_0],
         "fit_algorithm": [StrOptions(set(ALGORITHMS))],
@@ -247,7 +253,7 @@ class SFBDictionaryLearning(FittedDictionary):
         *,
         alpha: float = 1.0,
         max_iter: int = 20,
-        batch_size: int = 256,
+        batch_size: int | str = "auto",
         solver: str = "online",
         eta0: float = 0.2,
         fit_algorithm: str = "greedy_cd",
@@ -432,6 +438,8 @@ class SFBDictionaryLearning(FittedDictionary):
             "max_no_improvement": None,
             "decays": False,
         }
+        if self.batch_size == "auto":  # who gives some rows at a time knows how many
+            changes["batch_size"] = MOST_OF_BATCH
         if not hasattr(self, "components_"):
             return changes
         n_components = self.n_components
@@ -478,7 +486,7 @@ class SFBDictionaryLearning(FittedDictionary):
         """Most rounds that there can be, if the number of rows is known."""
         if info.n_rows is None:
             return None
-        return params.max_iter * -(-info.n_rows // params.batch_size)
+        return params.max_iter * -(-info.n_rows // params.batch_of(info.n_rows))
 
     def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
         return {

@@ -87,18 +87,18 @@ class DictionaryFit(Method):
         super().__init__(context)
         self.n_iter = 0
         self._rows, self._params = rows, params
-        n_ranks = context.group.size
+        n_ranks, batch_size = context.group.size, params.batch_of(rows.n_total)
         self._n_apart = 1
         if params.communication == "statistics":
             self._n_apart = batches_apart(
                 params.merge_every,
                 n_rows=rows.n_total,
-                batch_size=params.batch_size,
+                batch_size=batch_size,
                 n_ranks=n_ranks,
             )
         # Batches of a round, on all ranks together.
         self._n_batches = self._n_apart * n_ranks if self._n_apart > 1 else 1
-        self._round_size = self._n_batches * params.batch_size
+        self._round_size = self._n_batches * batch_size
         self._n_steps = -(-rows.n_total // self._round_size)
         self._next = 0  # round of the pass
         self._batches: Iterator[tuple[Any, np.ndarray | None]] | None = None

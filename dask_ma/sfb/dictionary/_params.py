@@ -10,6 +10,9 @@ import numpy as np
 from dask_ma._settings import Inactive, unless
 from dask_ma.sfb.dictionary._codes import ALGORITHMS
 
+MOST_OF_BATCH = 256  # rows
+_LEAST_OF_BATCH, _BATCHES = 32, 20  # rows of the smallest one, batches of a pass
+
 
 @dataclass(frozen=True, kw_only=True)
 class DictionaryParams:
@@ -32,7 +35,7 @@ class DictionaryParams:
     n_components: int
     alpha: float
     max_iter: int
-    batch_size: int
+    batch_size: int | str
     solver: str
     eta0: float
     fit_algorithm: str
@@ -50,6 +53,15 @@ class DictionaryParams:
     n_seen: int = 0
     n_steps: int = 0
     decays: bool = True
+
+    def batch_of(self, n_rows: int) -> int:
+        """Rows of a batch, where there are so many in all.
+
+        Of few rows, large batches would be few, and atoms need some tens of updates.
+        """
+        if not isinstance(self.batch_size, str):
+            return self.batch_size
+        return min(MOST_OF_BATCH, max(_LEAST_OF_BATCH, n_rows // _BATCHES))
 
 
 class DictionaryResult(NamedTuple):

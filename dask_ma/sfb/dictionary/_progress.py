@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+# Batches whose rows are alike by chance change little, where others follow.
+_STILL = 10
 _WARM_UP = 100  # batches, or a pass, that say little of where a fit will end
 
 
@@ -24,6 +26,8 @@ class Progress(NamedTuple):
         Batches since then.
     is_settled : bool
         Whether the fit may end.
+    n_still : int
+        Batches in a row that have changed the atoms by no more than `tol`.
     """
 
     n_batches: int = 0
@@ -31,6 +35,7 @@ class Progress(NamedTuple):
     best: float | None = None
     n_worse: int = 0
     is_settled: bool = False
+    n_still: int = 0
 
     def after(
         self,
@@ -53,7 +58,8 @@ class Progress(NamedTuple):
         share : float
             Part of all rows that this is.
         tol : float
-            A smaller change ends the fit; 0 looks at none.
+            Changes no larger than this end the fit, of 10 batches in a row; 0 looks at
+            none.
         patience : int or None
             So many batches without a lower mean end it; None does not count them.
         n_ranks : int, default=1
@@ -73,12 +79,14 @@ class Progress(NamedTuple):
         is_better = self.best is None or smoothed < self.best
         n_worse = 0 if is_better else self.n_worse + n_ranks
         ends = patience is not None and n_worse >= patience
+        n_still = self.n_still + n_ranks if 0 < tol and change <= tol else 0
         return Progress(
             n_batches,
             smoothed,
             smoothed if is_better else self.best,
             n_worse,
-            ends or (tol > 0 and change <= tol),
+            ends or n_still >= _STILL,
+            n_still,
         )
 
 

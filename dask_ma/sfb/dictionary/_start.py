@@ -40,7 +40,7 @@ def start_of(context: RankContext, rows: Rows, params: DictionaryParams) -> np.n
     n_features = rows.n_features
     n_sample = max(_LEAST_SAMPLE, 2 * n_features)
     is_small = n_components <= n_features <= _MOST_FEATURES
-    if positive or not is_small or rows.n_total < 2 * n_features:
+    if positive or not is_small or rows.n_total < n_components:
         return taken
     seed = np.random.SeedSequence(context.seed.entropy, spawn_key=(1,))
     rng = np.random.default_rng(seed)
