@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dask_ma._settings import SettingsMixin
 from dask_ma.data import InputInfo
-from dask_ma.engine import Identity, as_text
+from dask_ma.engine import Identity, as_text, plain_attributes
 from dask_ma.mpca.inputs._fields import integers_as_floats
 from dask_ma.mpca.inputs._rows import MODULE_DTYPES, flat_rows
 from dask_ma.mpca.inputs._sources import as_source, rows_as_items
@@ -112,9 +112,12 @@ class ModuleMixin(AddressFreeRepr, SettingsMixin):
                 values = made.state_dict()
                 text = as_text({k: v.detach().cpu().numpy() for k, v in values.items()})
                 identity.parameters[f"start: {name}"] = text
-                if hasattr(made, "modules"):  # what it is printed as says no more
-                    kinds = {type(part) for part in made.modules()}
-                    identity.parameters[f"classes: {name}"] = as_text(kinds)
+                if hasattr(made, "named_modules"):  # it is printed with their names
+                    parts = {
+                        place: (type(part), plain_attributes(part))
+                        for place, part in made.named_modules()
+                    }
+                    identity.parameters[f"parts: {name}"] = as_text(parts)
         scheduler = chosen.lr_scheduler
         if hasattr(scheduler, "state_dict") and not isinstance(scheduler, type):
             text = as_text(scheduler.state_dict())

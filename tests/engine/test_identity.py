@@ -1,5 +1,6 @@
 """Parameters and objects as text, the same in every process."""
 
+import enum
 import functools
 import json
 import os
@@ -81,10 +82,14 @@ def test_a_dict_has_no_order():
 
 
 CELL = """
-RATE = 0.5
+RATE = {rate}
 
+class Kind(enum.IntEnum):
+    A, B, C, D, E, F, G, H, I = range({kind}, {kind} + 9)
+
+@functools.lru_cache
 def helper(x):
-    return {helper}
+    return {helper} * RATE
 
 class Base:
     def shared(self):
@@ -103,6 +108,13 @@ class Written(Base):
     def shape(self):
         return {shape}
 
+    @functools.cached_property
+    def cached(self):
+        return Kind({cached})
+
+    class Within:
+        weights = [{within}]
+
     @staticmethod
     def make():
         return {made}, Written()
@@ -115,12 +127,13 @@ made.itself = [made]
 bound = made.method
 partial = functools.partial(function, 1)
 """
-FIRST = {"helper": "x", "shared": 1, "size": 1, "method": 1, "shape": 1, "made": 1}
+NAMES = "rate", "kind", "shared", "size", "method", "shape", "cached", "within", "made"
+FIRST = {"helper": "x"} | dict.fromkeys(NAMES, 1)
 
 
 def run_cell(**changes):
     """A cell of a notebook, as it is run after some changes."""
-    names = {"__name__": "__main__", "functools": functools}
+    names = {"__name__": "__main__", "functools": functools, "enum": enum}
     exec(CELL.format(**FIRST | changes), names)
     return names
 
@@ -187,3 +200,42 @@ def test_no_iterator_is_like_another():
     """Nobody knows what is to come of them."""
     assert as_text(iter([1])) != as_text(iter([1]))
     assert as_text([i for i in range(2)]) == as_text([0, 1])
+
+
+def test_what_is_held_many_times_is_looked_at_once():
+    """Else the time would double with each level."""
+    names = run_cell()
+    around = names["made"]
+    for _ in range(60):
+        holder = names["Written"]()
+        holder.one, holder.two, holder.both = around, around, [around, around]
+        around = holder
+    assert as_text(around) == as_text(around)
+
+
+def test_what_changes_while_nothing_is_edited_tells_nothing_apart():
+    """Iterators within an object, and names of methods that are those of functions."""
+    first, second = run_cell(), run_cell()
+    for names in (first, second):
+        names["made"].numbers = iter([1])
+    assert as_text(first["made"]) == as_text(second["made"])
+    cell = "def method(): return {}\ndef function(x): return x.method()"
+    texts = set()
+    for number in (1, 2):
+        names = {"__name__": "__main__"}
+        exec(cell.format(number), names)
+        texts.add(as_text(names["function"]))
+    assert len(texts) == 1
+
+
+class Broken:
+    """Nobody can say what it is."""
+
+    @property
+    def __array__(self):
+        raise OSError("gone")
+
+
+def test_what_cannot_be_told_is_like_no_other():
+    assert as_text(Broken()) != as_text(Broken())
+    assert as_text([Broken()]).startswith("builtins.list ")

@@ -168,6 +168,29 @@ def test_a_class_that_was_edited_is_another_module(digits, tmp_path, is_made):
         assert fit("relu").loss_curve_ == expected
 
 
+class Stretched(nn.Module):
+    """Digits times a number that is no parameter."""
+
+    def __init__(self, factor):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.factor = nn.Linear(64, 10), factor
+
+    def forward(self, x):
+        return self.layer(self.factor * x)
+
+
+def test_numbers_that_a_module_holds_tell_it_from_others(digits, tmp_path):
+    def fit(factor):
+        params = {"max_iter": 2, "tol": None, "n_ranks": 1, "random_state": 0}
+        return MPCAClassifier(module=Stretched(factor), **params).fit(*digits.train)
+
+    expected = fit(5.0).loss_curve_
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        assert fit(1.0).loss_curve_ != expected
+        assert fit(5.0).loss_curve_ == expected
+
+
 def one_layer():
     return nn.Sequential(nn.Linear(6, 4))
 

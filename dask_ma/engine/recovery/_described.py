@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from dask_ma.engine.recovery._text import as_text, cells_of, code_of, name_of
+from dask_ma.engine.recovery._code import cells_of, code_of, name_of
+from dask_ma.engine.recovery._text import as_text
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype)
 _DEEPEST = 50  # levels of objects within objects

@@ -1,32 +1,39 @@
 """Parameters of a fit as text, which tells one from another in every process.
 
-What the user has written is told apart by what it does: a function or a class that has
-been edited is another one, under the same name.
+What the user has written is told apart by what it does: a function, a class or an
+object whose code or values have been edited is another one, under the same name. What
+cannot be told from others is like no other.
 """
 
 from __future__ import annotations
 
+import enum
 import hashlib
+import io
 import re
-import sys
 import uuid
 from collections.abc import Iterator
-from functools import cache, partial
-from pathlib import Path
-from reprlib import recursive_repr
-from types import CodeType, FunctionType, MethodType
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
 from dask.base import is_dask_collection, tokenize
 
 from dask_ma._settings import has_parameters
-from dask_ma.kernels import Loss
+from dask_ma.engine.recovery._code import (
+    PLAIN,
+    Written,
+    attributes_of,
+    is_of_user,
+    name_of,
+)
 
-__all__ = ["as_plain", "as_text", "cells_of", "code_of", "name_of"]
+__all__ = ["as_plain", "as_text", "plain_attributes"]
 
-_PLAIN = (bool, int, float, complex, str, bytes, tuple, type(None))
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_LONGEST = 200  # characters; of a longer text there is a checksum
+_MOST_PARTS = 200_000
 
 
 def as_text(value: Any) -> str:
@@ -35,67 +42,10 @@ def as_text(value: Any) -> str:
     The `repr` of a large array leaves most of it out, that of a function or of many an
     object holds an address, and that of an estimator shows what is not a default.
     """
-    if isinstance(value, np.ndarray):
-        if value.dtype == object:
-            return f"array of {as_text(value.tolist())}"
-        digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
-        return f"array of shape {value.shape}, {value.dtype}, {digest}"
-    if isinstance(value, list | tuple):
-        return f"{type(value).__name__}({', '.join(map(as_text, value))})"
-    if isinstance(value, set | frozenset):
-        return f"{type(value).__name__}({', '.join(sorted(map(as_text, value)))})"
-    if isinstance(value, dict):
-        pairs = (f"{as_text(key)}: {as_text(item)}" for key, item in value.items())
-        return f"dict({', '.join(sorted(pairs))})"
-    if isinstance(value, FunctionType | type):
-        return f"{name_of(value)}{_written(value)}"
-    if has_parameters(value):
-        # Its `repr` leaves out what is long, and what the configuration says.
-        chosen = value.get_params(deep=False).items()
-        shown = ", ".join(f"{name}={as_text(item)}" for name, item in chosen)
-        return f"{as_text(type(value))}({shown})"
-    if isinstance(value, Loss):
-        return f"{as_text(type(value))}({as_text(vars(value))})"
-    if isinstance(value, partial):
-        return f"partial({as_text([value.func, value.args, value.keywords])})"
-    if isinstance(value, MethodType):
-        return f"method({as_text([value.__func__, value.__self__])})"
-    if isinstance(value, Iterator):
-        # What it would yield nobody knows without taking it away: no other is alike.
-        return f"{name_of(type(value))} {uuid.uuid4().hex}"
-    if is_dask_collection(value):
-        return f"{name_of(type(value))} {tokenize(value)}"
-    if hasattr(value, "__array__") and not isinstance(value, np.generic):
-        return _table_text(value)
-    return f"{_shown(value)} {_object_text(value)}".rstrip()
-
-
-def _shown(value: Any) -> str:
-    """What an object is printed as, without its address."""
-    return _ADDRESS.sub("", repr(value))
-
-
-def _table_text(value: Any) -> str:
-    """A DataFrame, a Series, a tensor, of which `repr` shows a part."""
     try:
-        array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError):  # as of a tensor on a GPU
-        return _shown(value)
-    columns = as_text(list(map(str, getattr(value, "columns", ()))))
-    return f"{name_of(type(value))} of {as_text(array)} {columns}"
-
-
-@recursive_repr("an object around this one")
-def _object_text(value: Any) -> str:
-    """What an object holds; of one of the user's class also what it does."""
-    # What a module of PyTorch holds is told apart by those who train it.
-    holds = {} if hasattr(value, "state_dict") else getattr(value, "__dict__", {})
-    if _is_of_user(type(value)):
-        return f"{as_text(type(value))}({as_text(holds)})"
-    # Others may hold whatever belongs to this process alone.
-    kinds = (*_PLAIN, list, dict, np.ndarray)
-    holds = {key: part for key, part in holds.items() if isinstance(part, kinds)}
-    return as_text(holds) if holds else ""
+        return _Texts().of(value)
+    except Exception:  # whatever users' objects may raise, and parts without an end
+        return _like_no_other(value)
 
 
 def as_plain(value: Any) -> Any:
@@ -105,117 +55,155 @@ def as_plain(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | None) else as_text(value)
 
 
-# -- What a function or a class does -------------------------------------------------
+def plain_attributes(value: Any) -> dict[str, Any]:
+    """Attributes that are numbers or text, and not for the object's own use.
+
+    Parameters
+    ----------
+    value : object
+
+    Returns
+    -------
+    attributes : dict
+    """
+    return {
+        name: part
+        for name, part in attributes_of(value).items()
+        if type(part) in PLAIN and not name.startswith("_")
+    }
 
 
-def code_of(function: FunctionType) -> str:
-    """Checksum of the code of a function."""
-    return hashlib.sha256(_constant(function.__code__).encode()).hexdigest()
+def _like_no_other(value: Any) -> str:
+    return f"{name_of(type(value))} {uuid.uuid4().hex}"
 
 
-def cells_of(function: FunctionType) -> list[Any]:
-    """What a function has of the functions around it, but for names not yet bound."""
-    found = []
-    for cell in function.__closure__ or ():
+def _short(text: str) -> str:
+    """The text, or how it begins with a checksum."""
+    if len(text) <= _LONGEST:
+        return text
+    digest = hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
+    return f"{text[: _LONGEST // 2]}..., {digest}"
+
+
+class _Texts:
+    """Texts of a value and of all that it holds, each worked out once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, str]] = {}  # with what must not go meanwhile
+        self._above: list[Any] = []
+        self._n_objects = 0  # of those above
+        self._written = Written(self.of)
+
+    def of(self, value: Any) -> str:
+        """Text of one part."""
+        if type(value) in PLAIN:
+            return repr(value)
+        if id(value) in self._known:
+            return self._known[id(value)][1]
+        for level, other in enumerate(reversed(self._above)):
+            if other is value:
+                return f"the one {level} levels above"
+        if len(self._known) > _MOST_PARTS:
+            raise ValueError("too many parts")
+        self._above.append(value)
         try:
-            found.append(cell.cell_contents)
-        except ValueError:  # it is empty
-            found.append("not yet bound")
-    return found
+            text = _short(self._within(value))
+        finally:
+            self._above.pop()
+        self._known[id(value)] = value, text
+        return text
 
+    def _within(self, value: Any) -> str:
+        if isinstance(value, np.ndarray):
+            return self._array(value)
+        if isinstance(value, list | tuple | set | frozenset | dict):
+            return self._container(value)
+        if isinstance(value, FunctionType | type):
+            return f"{name_of(value)}{self._written.checksum(value)}"
+        if isinstance(value, partial):
+            return f"partial{self.of([value.func, value.args, value.keywords])}"
+        if isinstance(value, MethodType):
+            return f"method{self.of([value.__func__, value.__self__])}"
+        if isinstance(wrapped := getattr(value, "__wrapped__", None), FunctionType):
+            return f"{name_of(type(value))} of {self.of(wrapped)}"  # as a cache
+        if isinstance(value, enum.Enum):
+            return f"{name_of(type(value))}.{value.name} {value.value!r}"
+        if isinstance(value, np.random.RandomState):
+            return f"RandomState{self.of(value.get_state(legacy=False))}"
+        if isinstance(value, np.random.Generator):
+            return f"Generator{self.of(value.bit_generator.state)}"
+        if has_parameters(value):
+            # Its `repr` leaves out what is long, and what the configuration says.
+            chosen = value.get_params(deep=False).items()
+            shown = ", ".join(f"{name}={self.of(item)}" for name, item in chosen)
+            return f"{self.of(type(value))}({shown})"
+        return self._other(value)
 
-def _written(value: FunctionType | type) -> str:
-    """Checksum of what a function or a class does, where the user has written it."""
-    # Functions are few and asked for by name, whoever has written them.
-    if isinstance(value, type) and not _is_of_user(value):
-        return ""
-    parts = [_own(one) for one in _reached(value)]
-    return f", {hashlib.sha256(' '.join(parts).encode()).hexdigest()}"
+    def _array(self, value: np.ndarray) -> str:
+        if isinstance(value, np.ma.MaskedArray):
+            return f"masked {self.of([value.data, np.ma.getmaskarray(value)])}"
+        if type(value) is not np.ndarray:
+            return f"{self.of(np.asarray(value))} {self._object(value)}"
+        if value.dtype.hasobject:
+            return f"array of shape {value.shape} of {self.of(value.ravel().tolist())}"
+        digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+        return f"array of shape {value.shape}, {value.dtype}, {digest}"
 
-
-def _reached(value: FunctionType | type) -> Iterator[FunctionType | type]:
-    """A function or class, and those of the user that it names, in a fixed order."""
-    waiting, seen = [value], set()
-    while waiting:
-        one = waiting.pop(0)
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        yield one
-        if isinstance(one, type):
-            waiting += [kind for kind in one.__mro__[1:] if _is_of_user(kind)]
-            named = [name for each in _methods(one) for name in _named(each)]
+    def _container(self, value: Any) -> str:
+        """A list or the like, and what a class of its own adds."""
+        if isinstance(value, dict):
+            pairs = (f"{self.of(key)}: {self.of(item)}" for key, item in value.items())
+            text = f"dict({', '.join(sorted(pairs))})"
+        elif isinstance(value, set | frozenset):
+            text = f"{type(value).__name__}({', '.join(sorted(map(self.of, value)))})"
+        elif all(type(part) in PLAIN for part in value):
+            text = f"{type(value).__name__}({', '.join(map(repr, value))})"
         else:
-            named = _named(one)
-        waiting += [each for each in named if _is_of_user(each)]
+            text = f"{type(value).__name__}({', '.join(map(self.of, value))})"
+        is_own = type(value) in (list, tuple, set, frozenset, dict)
+        return text if is_own else f"{text} {self._object(value)}"
 
+    def _other(self, value: Any) -> str:
+        """What is no value of Python's or NumPy's own."""
+        kind = type(value)
+        if isinstance(value, Iterator) and not is_of_user(kind):
+            # What it would yield nobody knows without taking it away. Within objects
+            # iterators come and go, and what tells these apart is the rest.
+            is_file = isinstance(value, io.IOBase) or self._n_objects
+            return name_of(kind) if is_file else _like_no_other(value)
+        if is_dask_collection(value):
+            return f"{name_of(kind)} {tokenize(value)}"
+        if hasattr(value, "detach") and hasattr(value, "cpu"):
+            return f"{name_of(kind)} {value.dtype} {self._tensor(value)}"
+        if hasattr(value, "__array__") and not isinstance(value, np.generic):
+            names = [getattr(value, part, ()) for part in ("columns", "index")]
+            found = self.of([np.asarray(each) for each in (value, *names)])
+            return f"{name_of(kind)} of {found}"
+        shown = ""
+        if hasattr(value, "state_dict") or not is_of_user(kind):
+            shown = _ADDRESS.sub("", repr(value))  # what Python does not know of it
+        return f"{shown} {self._object(value)}".strip()
 
-def _named(function: FunctionType) -> list[Any]:
-    """Functions and classes that a function names, from its module and around it."""
-    found, codes = [], [function.__code__]
-    while codes:
-        code = codes.pop(0)
-        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
-        found += [function.__globals__.get(name) for name in code.co_names]
-    return [each for each in found + cells_of(function) if _has_code(each)]
+    def _tensor(self, value: Any) -> str:
+        """Values of a tensor, wherever it is."""
+        dense = value.detach().cpu()
+        dense = dense.to_dense() if dense.is_sparse else dense
+        # NumPy has no bfloat16.
+        return self.of((dense.float() if dense.is_floating_point() else dense).numpy())
 
-
-def _own(value: FunctionType | type) -> str:
-    """What a function or class is by itself."""
-    if isinstance(value, FunctionType):
-        plain = [each for each in cells_of(value) if not _has_code(each)]
-        outside = as_text([plain, value.__defaults__, value.__kwdefaults__])
-        return f"{name_of(value)} {code_of(value)} {outside}"
-    own = {key: part for key, part in vars(value).items() if not key.startswith("__")}
-    values = {key: part for key, part in own.items() if isinstance(part, _PLAIN)}
-    return " ".join([name_of(value), as_text(values), *map(_own, _methods(value))])
-
-
-def _methods(kind: type) -> list[FunctionType]:
-    """Functions that a class has itself, as methods or properties."""
-    found = []
-    for part in vars(kind).values():
-        accessors = [getattr(part, name, None) for name in ("fget", "fset", "fdel")]
-        part = getattr(part, "__func__", part)  # of static methods and those of classes
-        found += [each for each in (part, *accessors) if isinstance(each, FunctionType)]
-    return found
-
-
-def _has_code(value: Any) -> bool:
-    return isinstance(value, FunctionType | type)
-
-
-def name_of(value: FunctionType | type) -> str:
-    """Where a function or a class is to be found."""
-    return f"{value.__module__}.{value.__qualname__}"
-
-
-def _is_of_user(value: FunctionType | type) -> bool:
-    """Whether it comes from no library, whose versions are not told apart."""
-    top = str(value.__module__).partition(".")[0]
-    if top == "__main__":
-        return True
-    if top in sys.stdlib_module_names or top == __name__.partition(".")[0]:
-        return False
-    file = getattr(sys.modules.get(top), "__file__", None)
-    return file is None or not _is_installed(str(Path(file).parent))
-
-
-@cache
-def _is_installed(folder: str) -> bool:
-    """Whether a package or module that lies in a folder was installed there."""
-    # Beside what was installed lies what pip knows of it.
-    places = Path(folder), Path(folder).parent
-    return any(any(place.glob("*.dist-info")) for place in places)
-
-
-def _constant(item: Any) -> str:
-    """Code, or a constant of some, as text; a set has no order of its own."""
-    if isinstance(item, CodeType):
-        constants = [_constant(inner) for inner in item.co_consts]
-        return f"{item.co_code.hex()} {item.co_names} {constants}"
-    if isinstance(item, frozenset):
-        return f"frozenset({sorted(map(_constant, item))})"
-    if isinstance(item, tuple):
-        return f"tuple({[_constant(inner) for inner in item]})"
-    return repr(item)
+    def _object(self, value: Any) -> str:
+        """What an object holds; of one of the user's class also what it does."""
+        is_own, holds = is_of_user(type(value)), attributes_of(value)
+        if hasattr(value, "state_dict"):
+            # What else it holds is told apart by those who train it.
+            holds = plain_attributes(value)
+        elif not is_own:
+            # Others may hold whatever belongs to this process alone.
+            kinds = (*PLAIN, list, dict, tuple, np.ndarray, np.random.RandomState)
+            holds = {name: part for name, part in holds.items() if type(part) in kinds}
+        self._n_objects += 1
+        try:
+            of_class = self.of(type(value)) if is_own else ""
+            return f"{of_class}{self.of(holds) if holds else ''}"
+        finally:
+            self._n_objects -= 1
