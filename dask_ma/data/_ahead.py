@@ -28,6 +28,10 @@ class Reader:
     """Reads parts of files in the order in which they are asked for, in a thread."""
 
     def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin without a thread, and with nothing asked for, as after a fork."""
         self._lock = threading.Lock()
         self._parts: deque[Part] = deque()
         self._thread: threading.Thread | None = None
@@ -43,11 +47,17 @@ class Reader:
         """
         with self._lock:
             self._parts.append((path, start, stop))
-            if self._thread is None or not self._thread.is_alive():  # as after a fork
-                self._thread = threading.Thread(
-                    target=self._run, name="dask_ma-reading", daemon=True
-                )
-                self._thread.start()
+            if self._thread is None or not self._thread.is_alive():
+                self._start()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name="dask_ma-reading", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads: who looks at the bytes reads them
+            self._parts.clear()
+        else:
+            self._thread = thread
 
     def wait(self) -> None:
         """Wait until all has been read that was asked for."""
@@ -69,6 +79,9 @@ class Reader:
 
 
 reader = Reader()
+if hasattr(os, "register_at_fork"):
+    # A child has no other threads, one of which may have had the lock.
+    os.register_at_fork(after_in_child=reader.begin)
 
 
 def reads_far(path: Path) -> bool:

@@ -158,3 +158,30 @@ def test_a_reader_whose_thread_has_gone_gets_another(parts):
     reader.ask(Path("two"), 0, 1)
     reader.wait()
     assert [path.name for path, *_ in parts] == ["one", "two"]
+
+
+def test_where_there_are_no_more_threads_nothing_is_asked_for(parts, monkeypatch):
+    reader = _ahead.Reader()
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        reader.ask(Path("first"), 0, 1)
+    reader.wait()
+    reader.ask(Path("second"), 0, 1)
+    reader.wait()
+    assert [path.name for path, *_ in parts] == ["second"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be split here")
+def test_a_child_reads_by_a_thread_of_its_own():
+    """Also where the lock was taken as its parent was split."""
+    reader = _ahead.reader
+    with reader._lock:
+        child = os.fork()
+        if not child:
+            is_free = reader._lock.acquire(blocking=False)
+            os._exit(0 if is_free and reader._thread is None else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
