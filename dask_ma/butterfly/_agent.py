@@ -169,8 +169,10 @@ class Passes(Refinable):
     def state_dict(self) -> Snapshot:
         state, moments = self.state, self._plan.moments
         described = self._plan.described
+        # The last pass has not made what the refinement has found since.
+        is_of_pass = state.base is not None and not self.n_refined
         shared = {
-            "weights": stack(self.current) if state.base is None else state.base,
+            "weights": state.base if is_of_pass else stack(self.current),
             "t": state.t,
             "eta": state.eta,
             "n_passes": state.n_passes,
@@ -193,7 +195,8 @@ class Passes(Refinable):
             "n_ranks": self.context.group.size,
         }
         # The next steps change the weights in place.
-        own = shared["weights"] if state.is_base else state.weights.copy()
+        is_whole = state.is_base or self.n_refined
+        own = shared["weights"] if is_whole else state.weights.copy()
         return Snapshot(shared, {"weights": own})
 
     # Weights that overflow are found by the evaluation, and refused or taken back.

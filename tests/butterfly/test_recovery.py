@@ -93,6 +93,20 @@ def test_a_refinement_goes_on(multi, tmp_path, interrupted, n_after):
     assert resumed.t_ == whole.t_
 
 
+@pytest.mark.parametrize("n_ranks", [1, 2])
+@pytest.mark.parametrize("average", [False, True])
+def test_a_refined_fit_that_is_done_is_the_same(multi, tmp_path, n_ranks, average):
+    """Its checkpoint has the model of the refinement, not that of the last pass."""
+    params = {"n_ranks": n_ranks, "average": average, "refine": "newton"}
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        first, again = (fit(*multi, **params) for _ in range(2))
+    assert first.history_[-1]["refined"]
+    np.testing.assert_array_equal(again.coef_, first.coef_)
+    np.testing.assert_array_equal(again.intercept_, first.intercept_)
+    assert again.history_ == first.history_
+    assert (again.t_, again.eta_) == (first.t_, first.eta_)
+
+
 def test_another_number_of_ranks(multi, tmp_path):
     with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
         first = fit(*multi, n_ranks=4, max_iter=4)
