@@ -267,8 +267,8 @@ def _add_hessian(
         columns[:, :-1] = (rows - standardization.centre) / standardization.scale
         for total, all_curvatures in zip(hessian, curvatures, strict=True):
             curvature = all_curvatures[start : start + len(columns)]
-            # Where a loss is flat there is nothing to add.
-            bent = np.flatnonzero(curvature)
+            # Where a loss is flat, or as good as that, there is nothing to add.
+            bent = np.flatnonzero(curvature > _FLAT * curvature.max(initial=0.0))
             part = columns if 2 * len(bent) > len(columns) else columns[bent]
             weight = curvature if part is columns else curvature[bent]
             total += (part.T * weight) @ part

@@ -138,3 +138,33 @@ def test_moments(rows, container, dtype):
     np.testing.assert_allclose(moment_sums(container(X), weight), expected, rtol=1e-12)
     once = moment_sums(container(X), None)
     np.testing.assert_allclose(once, moment_sums(container(X), np.ones(70)), rtol=1e-12)
+
+
+def test_rows_far_from_a_kink_have_no_second_derivatives(monkeypatch):
+    """Few rows lie at a narrow one, and the others are as flat as rounding tells."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(1000, 4)), np.ones(1000)
+    coef = np.array([[1.0, 0.0, 0.0, 0.0]])
+    n_rows = []
+    original = np.flatnonzero
+
+    def noted(values):
+        found = original(values)
+        n_rows.append(len(found))
+        return found
+
+    monkeypatch.setattr(_descent.np, "flatnonzero", noted)
+    found = descent_sums(
+        X,
+        y,
+        None,
+        coef,
+        np.zeros(1),
+        loss="hinge",
+        epsilon=0.0,
+        widths=np.array([1e-3]),
+        caution=np.zeros(1),
+        standardization=Standardization(np.zeros(4), np.ones(4)),
+    )
+    assert 0 < sum(n_rows) < 100
+    assert found.hessian[0, 0, 0] > 0

@@ -111,7 +111,8 @@ class LBFGS:
         result, factors = slopes.copy(), []
         for step, change, product in reversed(self._pairs):
             factor = float(step @ result) / product
-            blas.daxpy(change, result, a=-factor)  # in place, and reads each once
+            # In place where it is float64, and reads each once.
+            result = blas.daxpy(change, result, a=-factor)
             factors.append(factor)
         if self._pairs:
             _, change, product = self._pairs[-1]
@@ -119,7 +120,8 @@ class LBFGS:
         for (step, change, product), factor in zip(
             self._pairs, reversed(factors), strict=True
         ):
-            blas.daxpy(step, result, a=factor - float(change @ result) / product)
+            share = factor - float(change @ result) / product
+            result = blas.daxpy(step, result, a=share)
         return result
 
     def _gain_left(self) -> float:
