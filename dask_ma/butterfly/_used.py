@@ -162,7 +162,8 @@ def use_columns(
     used = np.flatnonzero(owners[:-1] != 0)
     if owners[-1] or not len(used) or per_rank > n_features - len(used):
         return problem, params, every
-    numbers = None if state is None else columns_of(state).numbers
+    before = every if state is None else columns_of(state)
+    numbers = before.numbers if before.n_features == n_features else None
     # All that a state has are used: as many are the same ones.
     if numbers is None or len(numbers) != len(used):
         numbers = _in_order(group, owners, used, own)

@@ -8,6 +8,7 @@ sending them nowhere does, without a copy.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
@@ -21,11 +22,22 @@ __all__ = ["reader", "reads_far"]
 # each other take longer than those that `madvise` makes at a time.
 _FAR = 2**20
 _AT_ONCE = 2**20  # bytes that are sent at a time
+_MOST_WAITING = 1024  # parts: where reading is stuck, those asked for first are dropped
+# What a system says that sends no bytes of such files.
+_REFUSALS = {errno.EINVAL, errno.ENOSYS, errno.ENOTSOCK, errno.EOPNOTSUPP}
 Part = tuple[Path, int, int]
 
 
 class Reader:
-    """Reads parts of files in the order in which they are asked for, in a thread."""
+    """Reads parts of files in the order in which they are asked for, in a thread.
+
+    Attributes
+    ----------
+    is_refused : bool
+        Whether the system has refused to read in this way.
+    """
+
+    is_refused = False
 
     def __init__(self) -> None:
         self.begin()
@@ -33,7 +45,7 @@ class Reader:
     def begin(self) -> None:
         """Begin without a thread, and with nothing asked for, as after a fork."""
         self._lock = threading.Lock()
-        self._parts: deque[Part] = deque()
+        self._parts: deque[Part] = deque(maxlen=_MOST_WAITING)
         self._thread: threading.Thread | None = None
 
     def ask(self, path: Path, start: int, stop: int) -> None:
@@ -67,7 +79,7 @@ class Reader:
 
     def _run(self) -> None:
         while (part := self._next()) is not None:
-            read_part(*part)
+            self.is_refused |= not read_part(*part)
 
     def _next(self) -> Part | None:
         """What comes next; None for nothing, when the thread ends."""
@@ -98,21 +110,31 @@ def reads_far(path: Path) -> bool:
 def _bytes_ahead(device: int) -> int:
     """Bytes that the system is set to read ahead of files of a device; 0 if unknown."""
     name = f"{os.major(device)}:{os.minor(device)}"
-    try:
-        return 1024 * int(Path("/sys/class/bdi", name, "read_ahead_kb").read_text())
-    except (OSError, ValueError):
-        return 0
+    disk = Path("/sys/dev/block", name).resolve().parent  # of a partition
+    for place in Path("/sys/class/bdi", name), disk / "queue":
+        try:
+            return 1024 * int((place / "read_ahead_kb").read_text())
+        except (OSError, ValueError):
+            continue
+    return 0
 
 
-def read_part(path: Path, start: int, stop: int) -> None:
-    """Have the system read bytes of a file; this process gets none of them."""
+def read_part(path: Path, start: int, stop: int) -> bool:
+    """Have the system read bytes of a file, of which this process gets none.
+
+    Returns
+    -------
+    can : bool
+        Whether the system reads in this way.
+    """
     try:
         with path.open("rb", 0) as file, Path(os.devnull).open("wb", 0) as nowhere:
             to, of = nowhere.fileno(), file.fileno()
             while start < stop:
                 sent = os.sendfile(to, of, start, min(_AT_ONCE, stop - start))
                 if not sent:
-                    return
+                    break
                 start += sent
-    except OSError:
-        return  # who looks at the bytes finds out
+    except OSError as error:  # who looks at the bytes finds out
+        return error.errno not in _REFUSALS
+    return True

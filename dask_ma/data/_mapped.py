@@ -257,7 +257,9 @@ def ask_for(X: Any) -> int:
             # The map may be that of more rows.
             begin = array.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
             end = begin + array.nbytes
-            if owner.path is not None:
+            # Of a small part another thread would take longer than reading it.
+            is_large = array.nbytes >= _ASKED and not reader.is_refused
+            if owner.path is not None and is_large:
                 reader.ask(owner.path, begin, end)
             else:
                 _advise(owner, begin, end)
