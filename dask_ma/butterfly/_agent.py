@@ -31,7 +31,7 @@ from dask_ma.linear import (
     describe,
     gain_to_go_on,
     initial_model,
-    starts_at_mean,
+    may_start_at_mean,
     with_targets,
 )
 from dask_ma.linear.refine import Refinable, choose_method, refine
@@ -73,15 +73,15 @@ def train(context: RankContext, arguments: Any, params: ButterflyParams) -> FitR
         The same on every rank, but for the history, which rank 0 keeps.
     """
     state, params = restore_state(context, params, replica_of)
-    from_mean = starts_at_mean(params)
+    counts_targets = may_start_at_mean(params)
     problem = agree_on_problem(
         context.group,
         arguments,
         params,
         one_vs_rest=True,
-        measure=with_targets(None) if from_mean else None,
+        measure=with_targets(None) if counts_targets else None,
     )
-    problem = at_mean(problem) if from_mean else problem
+    problem = at_mean(problem, params) if counts_targets else problem
     problem, params, columns = use_columns(context.group, problem, params, state)
     problem, validation = hold_out(context, problem, params)
     passes = Passes(context, problem, validation, params, columns)

@@ -289,7 +289,8 @@ class ButterflySGDRegressor(LinearRegressorMixin, LinearButterfly):
             Coefficients to start from.
         intercept_init : array-like of shape (1,), default=None
             Intercept to start from. Without it and `coef_init` that is the weighted
-            mean of y, or 0 with a loss of your own.
+            mean of y where 0 is more than four of its standard deviations away from
+            it, and 0 elsewhere and with a loss of your own.
         sample_weight : array-like or Dask collection, shape (n_samples,), or float, \
                 default=None
             Weights of the rows, not negative; a number weights all alike. A weight
