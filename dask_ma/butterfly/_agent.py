@@ -46,7 +46,14 @@ from dask_ma.supervised import (
     restore_state,
 )
 
-_FAR_WORSE = 2.0  # times the objective of the start, which no noise of steps explains
+# Times the objective of the start: near an optimum of almost zero the noise of steps is
+# many times that, and steps that diverge multiply it again and again.
+_FAR_WORSE = 100.0
+# Newton's method may begin after two or three passes, with steps as long as helps far
+# from the optimum: calls of partial_fit that go on with them would leave it. In trials
+# on five sets, scaled or not, they stayed near it with the number of the step after so
+# many passes, and so much of the length, which failed passes have shortened by then.
+_SETTLED, _SETTLED_PART = 20, 0.25
 
 
 def train(context: RankContext, arguments: Any, params: ButterflyParams) -> FitResult:
@@ -124,6 +131,7 @@ class Passes(Refinable):
         )
         by_score = params.early_stopping
         hands_over = params.hands_over and choose_method(params, problem) == "newton"
+        self._hands_over = hands_over
         self._rule = StopRule(
             gain_to_go_on(params.tol) if hands_over else params.tol,
             1 if hands_over else params.n_iter_no_change,
@@ -253,10 +261,13 @@ class Passes(Refinable):
         )
 
     def model(self) -> Model:
-        t = float(self.state.t)
+        t, eta = float(self.state.t), self.state.eta
+        settled = 1.0 + _SETTLED * self._plan.n_steps
+        if self._hands_over and self.n_refined and t < settled:
+            t, eta = settled, eta * _SETTLED_PART
         fitted = describe(self.whole(self.current), self.problem, t, self.n_rounds)
         moments = self._columns.moments(self._plan.moments)
-        return {**fitted, "eta": self.state.eta, "moments": moments}
+        return {**fitted, "eta": eta, "moments": moments}
 
 
 def make_steps(
