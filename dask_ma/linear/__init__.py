@@ -18,7 +18,12 @@ from dask_ma.linear._model import (
     score_sums,
 )
 from dask_ma.linear._patience import PATIENCE, gain_to_go_on, may_hand_over, patience_of
-from dask_ma.linear._start import at_mean, may_start_at_mean, with_targets
+from dask_ma.linear._start import (
+    at_mean,
+    may_start_at_mean,
+    rounding_of,
+    with_targets,
+)
 
 if TYPE_CHECKING:
     from dask_ma.linear._estimator import (
@@ -53,6 +58,7 @@ __all__ = [
     "may_hand_over",
     "may_start_at_mean",
     "patience_of",
+    "rounding_of",
     "score_sums",
     "with_targets",
 ]

@@ -13,6 +13,7 @@ from dask_ma.supervised._problem import Problem
 
 Measure = Callable[[Shard], np.ndarray]
 
+_ROUNDING = 64 * np.finfo(np.float64).eps  # of a mean, relatively
 FAR = 4.0  # times as far as the best value may be from the mean of the targets
 
 
@@ -61,6 +62,12 @@ def at_mean(problem: Problem, params: LinearParams) -> Problem:
         is_far = np.isfinite(square) and abs(mean) > FAR * reach_of(params, spread)
     level = float(mean) if is_far else 0.0
     return replace(problem, level=level, measured=np.array(others) if others else None)
+
+
+def rounding_of(problem: Problem, params: LinearParams) -> float:
+    """Objective that the rounding of a level leaves where it fits all rows."""
+    residual = _ROUNDING * abs(problem.level)
+    return residual if params.loss == "epsilon_insensitive" else residual**2
 
 
 @np.errstate(over="ignore", invalid="ignore")

@@ -28,6 +28,7 @@ from dask_ma.linear import (
     describe,
     initial_model,
     may_start_at_mean,
+    rounding_of,
     with_targets,
 )
 from dask_ma.linear.refine import Refinable, refine
@@ -145,6 +146,7 @@ class Rounds(Refinable):
             1 if params.hands_over else self._patience,
             maximize=params.early_stopping,
             is_relative=not params.early_stopping,
+            rounding=rounding_of(problem, params),
         )
         self._steps = steps_of(params)
         self._shrinking = Shrinking(self._evaluator.times(PATIENCE))
