@@ -31,7 +31,7 @@ from dask_ma.linear import (
     describe,
     gain_to_go_on,
     initial_model,
-    starts_at_mean,
+    may_start_at_mean,
     with_targets,
 )
 from dask_ma.linear.refine import Refinable, choose_method, refine
@@ -46,7 +46,14 @@ from dask_ma.supervised import (
     restore_state,
 )
 
-_FAR_WORSE = 2.0  # times the objective of the start, which no noise of steps explains
+# Times the objective of the start: near an optimum of almost zero the noise of steps is
+# many times that, and steps that diverge multiply it again and again.
+_FAR_WORSE = 100.0
+# Newton's method may begin after two or three passes, with steps as long as helps far
+# from the optimum: calls of partial_fit that go on with them would leave it. In trials
+# on five sets, scaled or not, they stayed near it with the number of the step after so
+# many passes, and so much of the length, which failed passes have shortened by then.
+_SETTLED, _SETTLED_PART = 20, 0.25
 
 
 def train(context: RankContext, arguments: Any, params: ButterflyParams) -> FitResult:
@@ -73,15 +80,15 @@ def train(context: RankContext, arguments: Any, params: ButterflyParams) -> FitR
         The same on every rank, but for the history, which rank 0 keeps.
     """
     state, params = restore_state(context, params, replica_of)
-    from_mean = starts_at_mean(params)
+    counts_targets = may_start_at_mean(params)
     problem = agree_on_problem(
         context.group,
         arguments,
         params,
         one_vs_rest=True,
-        measure=with_targets(None) if from_mean else None,
+        measure=with_targets(None) if counts_targets else None,
     )
-    problem = at_mean(problem) if from_mean else problem
+    problem = at_mean(problem, params) if counts_targets else problem
     problem, params, columns = use_columns(context.group, problem, params, state)
     problem, validation = hold_out(context, problem, params)
     passes = Passes(context, problem, validation, params, columns)
@@ -124,6 +131,7 @@ class Passes(Refinable):
         )
         by_score = params.early_stopping
         hands_over = params.hands_over and choose_method(params, problem) == "newton"
+        self._hands_over = hands_over
         self._rule = StopRule(
             gain_to_go_on(params.tol) if hands_over else params.tol,
             1 if hands_over else params.n_iter_no_change,
@@ -256,10 +264,13 @@ class Passes(Refinable):
         )
 
     def model(self) -> Model:
-        t = float(self.state.t)
+        t, eta = float(self.state.t), self.state.eta
+        settled = 1.0 + _SETTLED * self._plan.n_steps
+        if self._hands_over and self.n_refined and t < settled:
+            t, eta = settled, eta * _SETTLED_PART
         fitted = describe(self.whole(self.current), self.problem, t, self.n_rounds)
         moments = self._columns.moments(self._plan.moments)
-        return {**fitted, "eta": self.state.eta, "moments": moments}
+        return {**fitted, "eta": eta, "moments": moments}
 
 
 def make_steps(

@@ -165,10 +165,11 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearButterfly):
     n_iter_ : int
         Passes made, and rounds of the refinement.
     t_ : float
-        Number of the next step: 1 plus the steps made.
+        Number of the next step: 1 plus the steps made, those of 20 passes at least
+        where Newton's method has begun after one that brought little.
     eta_ : float
-        What ``learning_rate="adaptive"`` has made of `eta0`. `partial_fit` goes on with
-        it.
+        What ``learning_rate="adaptive"`` has made of `eta0`, a quarter of it where `t_`
+        is that of 20 passes for this reason. `partial_fit` goes on with it.
     moments_ : Moments or None
         What the preconditioner has been made from, a named tuple: `sums`, of shape (2,
         n_features), the weight of the rows in which a feature is not zero and the

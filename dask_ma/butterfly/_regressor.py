@@ -145,10 +145,11 @@ class ButterflySGDRegressor(LinearRegressorMixin, LinearButterfly):
     n_iter_ : int
         Passes made, and rounds of the refinement.
     t_ : float
-        Number of the next step: 1 plus the steps made.
+        Number of the next step: 1 plus the steps made, those of 20 passes at least
+        where Newton's method has begun after one that brought little.
     eta_ : float
-        What ``learning_rate="adaptive"`` has made of `eta0`. `partial_fit` goes on with
-        it.
+        What ``learning_rate="adaptive"`` has made of `eta0`, a quarter of it where `t_`
+        is that of 20 passes for this reason. `partial_fit` goes on with it.
     moments_ : Moments or None
         What the preconditioner has been made from, a named tuple: `sums`, of shape (2,
         n_features), the weight of the rows in which a feature is not zero and the
@@ -289,7 +290,8 @@ class ButterflySGDRegressor(LinearRegressorMixin, LinearButterfly):
             Coefficients to start from.
         intercept_init : array-like of shape (1,), default=None
             Intercept to start from. Without it and `coef_init` that is the weighted
-            mean of y, or 0 with a loss of your own.
+            mean of y where 0 is more than four of its standard deviations away from
+            it, and 0 elsewhere and with a loss of your own.
         sample_weight : array-like or Dask collection, shape (n_samples,), or float, \
                 default=None
             Weights of the rows, not negative; a number weights all alike. A weight

@@ -18,7 +18,12 @@ from dask_ma.linear._model import (
     score_sums,
 )
 from dask_ma.linear._patience import PATIENCE, gain_to_go_on, may_hand_over, patience_of
-from dask_ma.linear._start import at_mean, starts_at_mean, with_targets
+from dask_ma.linear._start import (
+    at_mean,
+    may_start_at_mean,
+    rounding_of,
+    with_targets,
+)
 
 if TYPE_CHECKING:
     from dask_ma.linear._estimator import (
@@ -51,9 +56,10 @@ __all__ = [
     "initial_model",
     "loss_name",
     "may_hand_over",
+    "may_start_at_mean",
     "patience_of",
+    "rounding_of",
     "score_sums",
-    "starts_at_mean",
     "with_targets",
 ]
 

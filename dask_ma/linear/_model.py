@@ -28,7 +28,7 @@ class LinearParams(ValidationParams):
     ----------
     coef, intercept : ndarray or None
         Model to start from, of shapes (n_problems, n_features) and (n_problems,).
-        None starts from zeros, or with the mean of targets that are values.
+        None starts from zeros, or with the mean of targets that are far from zero.
     t : float
         Number of the first step of each rank, for the learning rate.
     """

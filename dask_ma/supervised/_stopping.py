@@ -225,6 +225,8 @@ class StopRule:
     is_relative : bool, default=False
         Whether `tol` is a part of the best value so far, of 1e-7 times the first one
         at least.
+    rounding : float, default=0.0
+        A value that rounding may leave of zero, which `tol` is a part of at least, too.
     """
 
     def __init__(
@@ -234,7 +236,9 @@ class StopRule:
         *,
         maximize: bool,
         is_relative: bool = False,
+        rounding: float = 0.0,
     ) -> None:
+        self._rounding = rounding
         self._tol = -np.inf if tol is None else tol
         self._is_relative = is_relative
         self._patience = patience
@@ -248,10 +252,13 @@ class StopRule:
         if np.isinf(self._first):
             self._first = value
         # As in scikit-learn: the value is set against the best so far.
-        gain = self._tol
+        unit = 1.0
         if self._is_relative and np.isfinite(self._best):
-            gain *= max(abs(self._best), _ZERO * abs(self._first))
-        self._idle = self._idle + 1 if value > self._best - gain else 0
+            unit = max(abs(self._best), _ZERO * abs(self._first), self._rounding)
+        is_idle = value > self._best - self._tol * unit
+        if unit == 0 and np.isfinite(self._tol):
+            is_idle = value >= 0  # what begins with 0 cannot bring a part of it
+        self._idle = self._idle + 1 if is_idle else 0
         self._best = min(self._best, value)
         return self._idle >= self._patience
 

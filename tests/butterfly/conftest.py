@@ -47,7 +47,7 @@ class Simulation:
         self.n_steps = math.ceil(self.most / self.batch)
         n_features, n_problems = shards[0][0].shape[1], len(targets(shards[0][1][0]))
         self.coef = [np.zeros((n_problems, n_features)) for _ in shards]
-        self.intercept = [np.full(n_problems, self._level()) for _ in shards]
+        self.intercept = [np.zeros(n_problems) for _ in shards]
         self.t = 1
         self.n_exchanges = 0
         depth = math.ceil(math.log2(self.size)) if self.size > 1 else 1
@@ -55,13 +55,6 @@ class Simulation:
         self.period = params.get("mixing_period", usual)
         self.eta = params["eta0"]
         self.averaged = []  # mean models after the steps that the mean is made of
-
-    def _level(self) -> float:
-        """What intercepts start from: the mean of targets that are values."""
-        pairs = [p for _, y, s in self.shards for p in zip(y, s, strict=True)]
-        if not self.params["fit_intercept"] or not isinstance(pairs[0][0], float):
-            return 0.0
-        return sum(y * s for y, s in pairs) / sum(s for _, s in pairs)
 
     def n_mixings(self) -> int:
         """How often in a pass all ranks hear of each other."""

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits, make_classification
+from sklearn.datasets import load_diabetes, load_digits, make_classification
 
-from dask_ma import ButterflySGDClassifier
+from dask_ma import ButterflySGDClassifier, ButterflySGDRegressor
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +70,39 @@ def test_scikit_learn_is_told_a_number(noisy):
     assert model.to_sklearn().n_iter_no_change == 5
     model.set_params(n_iter_no_change=7)
     assert model.to_sklearn().n_iter_no_change == 7
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_partial_fit_stays_near_the_optimum_of_a_fit(n_ranks):
+    """Steps of the first passes led to an R2 of 0.28."""
+    X, y = load_diabetes(return_X_y=True)
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    order = np.random.default_rng(0).permutation(len(y))
+    first, *others = np.array_split(order, [len(y) // 2, *range(265, 442, 44)])
+    model = ButterflySGDRegressor(random_state=0, n_ranks=n_ranks).fit(
+        X[first], y[first]
+    )
+    assert model.score(X, y) > 0.49
+    scores = []
+    for part in others:
+        scores.append(model.partial_fit(X[part], y[part]).score(X, y))
+    assert min(scores) > 0.45
+
+
+def test_only_the_model_says_so(noisy):
+    params = {"random_state": 0, "n_ranks": 1}
+    model = ButterflySGDClassifier(**params).fit(*noisy)
+    n_steps, found = model.history_[0]["n_steps"], model.history_[-1]
+    n_passes = len(passes(model))
+    assert n_passes < 20
+    assert model.t_ == 1 + 20 * n_steps
+    last = model.history_[n_passes - 1]
+    assert model.eta_ < 0.5 * last["eta"]
+    assert "refined" in found
+    # Where the passes have ended by themselves, their steps are what they are.
+    for changes in ({"n_iter_no_change": 5}, {"refine": None}):
+        model = ButterflySGDClassifier(**params, tol=0.1, **changes).fit(*noisy)
+        n_passes = len(passes(model))
+        assert n_passes < 20
+        assert model.t_ == 1 + n_passes * n_steps
+        assert model.eta_ >= 0.5 * model.history_[n_passes - 1]["eta"]

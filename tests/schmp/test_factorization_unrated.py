@@ -88,3 +88,22 @@ def test_a_warm_start_knows_columns_by_their_numbers(ratings):
     cold = fit(whole, max_iter=1, n_ranks=1).history_[0]["objective"]
     model.set_params(warm_start=True, max_iter=1)
     assert model.fit(whole).history_[0]["objective"] < cold
+
+
+@pytest.mark.parametrize("kind", ["cg", "positive", "sgd", "implicit"])
+def test_a_warm_start_draws_vectors_of_what_was_not_rated(kind):
+    """Where both sides of new ratings were zero, they stayed there."""
+    rng = np.random.default_rng(0)
+    users, items = rng.integers(0, 30, 800), rng.integers(0, 20, 800)
+    old = np.unique(np.column_stack([users, items]), axis=0)
+    both = np.concatenate([old, old + [30, 20]])
+    values = rng.integers(1, 6, len(both)).astype(float)
+    params = {**KINDS[kind], "warm_start": True, "n_ranks": 1}
+    first = both[: len(old)], values[: len(old)]
+    whole, some = fit(as_matrix(*first), **params), fit(*first, **params)
+    assert not whole.user_factors_[30:].any()
+    whole.fit(as_matrix(both, values))
+    some.fit(both, values)
+    assert whole.item_factors_[20:40].any()
+    np.testing.assert_array_equal(whole.user_factors_[:60], some.user_factors_)
+    np.testing.assert_array_equal(whole.item_factors_[:40], some.item_factors_)

@@ -69,3 +69,20 @@ def test_another_rule_goes_on():
     for value in (8e-9, 1e-12, 1e-12, 1e-12):
         assert other.update(value) == rule.update(value)
         assert other.state_dict() == rule.state_dict()
+
+
+def test_a_part_of_nothing_is_no_gain():
+    rule = StopRule(0.1, 3, maximize=False, is_relative=True)
+    assert n_values_until_stop(rule, [0.0] * 9) == 4
+    rule = StopRule(0.1, 3, maximize=False, is_relative=True)
+    assert n_values_until_stop(rule, [0.0, 0.0, -1.0, -1.0, -1.0, -1.0]) == 6
+    rule = StopRule(None, 3, maximize=False, is_relative=True)
+    assert n_values_until_stop(rule, [0.0] * 9) is None
+
+
+def test_a_part_of_what_rounding_leaves_is_no_gain():
+    values = [1e-20 * 2.0**-k for k in range(9)]
+    rule = StopRule(0.1, 3, maximize=False, is_relative=True)
+    assert n_values_until_stop(rule, values) is None
+    rule = StopRule(0.1, 3, maximize=False, is_relative=True, rounding=1e-18)
+    assert n_values_until_stop(rule, values) == 4

@@ -16,13 +16,13 @@ import numpy as np
 
 from dask_ma.kernels import Standardization
 from dask_ma.linear._model import LinearModel
+from dask_ma.linear._start import FAR
 from dask_ma.linear.refine._share import Share, Slice
 
 # Largest part of a mean square that may be rounding and not the variance of a column.
 ROUNDING = 64 * np.finfo(np.float64).eps
 # Typical curvature of a loss: what its penalty is set against.
 _CURVATURE = 0.25
-_FAR = 4.0  # times as far from the level as the best value may be
 
 
 class Found(NamedTuple):
@@ -211,7 +211,7 @@ class Coordinates:
     def is_far(self, points: np.ndarray) -> bool:
         """Whether a value at the centre is far from all that could be best there."""
         return self._knows_reach and bool(
-            (np.abs(points[:, -1]) > _FAR * self.reach).any()
+            (np.abs(points[:, -1]) > FAR * self.reach).any()
         )
 
     def to_gradient(self, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:

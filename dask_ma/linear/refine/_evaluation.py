@@ -11,6 +11,7 @@ import numpy as np
 from dask_ma.engine import Adder, RoundLog, Work
 from dask_ma.kernels import DescentSums, descent_sums, moment_sums
 from dask_ma.linear._model import LinearModel, RefineParams
+from dask_ma.linear._start import reach_of
 from dask_ma.linear.refine._coordinates import (
     ROUNDING,
     Coordinates,
@@ -149,11 +150,9 @@ class Rows:
 
     def _reach(self, spread: float) -> float | None:
         """How far from the mean of the targets the best one value may be, if known."""
-        loss = self._params.loss
-        if not isinstance(loss, str):
-            return None  # that of a steep quantile is many deviations away
-        # Within a tube around targets that are few and far all values are as good.
-        return spread + self._params.epsilon * loss.endswith("epsilon_insensitive")
+        # That of a steep quantile, a loss of the user's own, is many deviations away.
+        is_known = isinstance(self._params.loss, str)
+        return reach_of(self._params, spread) if is_known else None
 
     def measure(self, request: Request, coordinates: Coordinates) -> DescentSums:
         """This rank's parts of an evaluation, in one pass over its rows.

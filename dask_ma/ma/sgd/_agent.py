@@ -27,7 +27,8 @@ from dask_ma.linear import (
     at_mean,
     describe,
     initial_model,
-    starts_at_mean,
+    may_start_at_mean,
+    rounding_of,
     with_targets,
 )
 from dask_ma.linear.refine import Refinable, refine
@@ -87,7 +88,7 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
     measure = measure_sample if state is None and tries_steps(params) else None
     # Other steps are those of scikit-learn, which starts from zero.
     has_own_steps = params.is_balanced and params.max_iter > 0
-    from_mean = has_own_steps and starts_at_mean(params)
+    counts_targets = has_own_steps and may_start_at_mean(params)
     problem = agree_on_problem(
         context.group,
         arguments,
@@ -95,9 +96,9 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
         one_vs_rest=True,
         # Which rows are held out, the numbers of their blocks decide.
         join_limit=0 if params.early_stopping else params.join_limit,
-        measure=with_targets(measure) if from_mean else measure,
+        measure=with_targets(measure) if counts_targets else measure,
     )
-    problem = at_mean(problem) if from_mean else problem
+    problem = at_mean(problem, params) if counts_targets else problem
     problem, validation = hold_out(context, problem, params)
     # What is done once per block costs a look at all coefficients.
     problem = replace(problem, shard=join_shard(problem.shard, params.join_limit))
@@ -145,6 +146,7 @@ class Rounds(Refinable):
             1 if params.hands_over else self._patience,
             maximize=params.early_stopping,
             is_relative=not params.early_stopping,
+            rounding=rounding_of(problem, params),
         )
         self._steps = steps_of(params)
         self._shrinking = Shrinking(self._evaluator.times(PATIENCE))

@@ -281,8 +281,9 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
             Coefficients to start from.
         intercept_init : array-like of shape (1,), default=None
             Intercepts to start from. Without it and `coef_init` that is the weighted
-            mean of y with ``learning_rate="auto"``, and 0, as in scikit-learn, with
-            others, ``paradigm="gradient"`` and a loss of your own.
+            mean of y with ``learning_rate="auto"`` where 0 is more than four of its
+            standard deviations away from it, and 0, as in scikit-learn, elsewhere, with
+            other rates, ``paradigm="gradient"`` and a loss of your own.
         sample_weight : array-like or Dask collection, shape (n_samples,), or float, \
                 default=None
             Weights of the rows, not negative; a number weights all alike. A weight of 2

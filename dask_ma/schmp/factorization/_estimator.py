@@ -30,7 +30,7 @@ from dask_ma.schmp.factorization._fitted import (
     merged_ratings,
 )
 from dask_ma.schmp.factorization._held_out import shortfall_of
-from dask_ma.schmp.factorization._ids import KnownVectors, find_ids
+from dask_ma.schmp.factorization._ids import find_ids
 from dask_ma.schmp.factorization._inputs import (
     COPIES,
     NO_RATINGS,
@@ -42,6 +42,7 @@ from dask_ma.schmp.factorization._inputs import (
     triples_of,
 )
 from dask_ma.schmp.factorization._params import FactorizationParams
+from dask_ma.schmp.factorization._rated import KnownVectors, known_vectors
 
 _MAX_SEED = np.iinfo(np.int32).max
 
@@ -128,8 +129,9 @@ class SchMPMatrixFactorization(FittedFactorization):
         Type of the factors.
     warm_start : bool, default=False
         Whether another fit begins with the vectors and biases of the one before, by
-        ids, and draws those of new users and items only. Each rank is sent all of them
-        once. "als" begins by the users, and uses those of the items.
+        ids, and draws those of new users and items only, and of those that have had
+        no ratings yet. Each rank is sent all of them once. "als" begins by the users,
+        and uses those of the items.
     random_state : int, RandomState instance or None, default=None
         Seed of the vectors to begin with, which do not depend on the number of ranks.
     verbose : int, default=0
@@ -432,13 +434,7 @@ class SchMPMatrixFactorization(FittedFactorization):
                 f"have {self.item_factors_.shape[1]}; set it back, or set "
                 "warm_start=False"
             )
-        users = KnownVectors(
-            "users", self.user_ids_, self.user_bias_, self.user_factors_
-        )
-        items = KnownVectors(
-            "items", self.item_ids_, self.item_bias_, self.item_factors_
-        )
-        return {"before": (users, items)}
+        return {"before": known_vectors(self)}
 
     def _take_over(
         self, result: FactorizationResult, params: FactorizationParams

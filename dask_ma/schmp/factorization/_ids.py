@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -183,22 +183,6 @@ def _plain(value: Any) -> Any:
 def _type_name(value: Any) -> str:
     """Name of the type of an id, in the words of Python."""
     return type(_plain(value)).__name__
-
-
-class KnownVectors(NamedTuple):
-    """Users or items of an earlier fit, which another begins with."""
-
-    name: str
-    ids: np.ndarray
-    bias: np.ndarray
-    factors: np.ndarray
-
-    def of(self, ids: np.ndarray) -> np.ndarray:
-        """Biases and vectors of some ids; NaN of those that are new."""
-        places = find_ids(self.ids, ids, self.name)
-        own = np.column_stack([self.bias, self.factors])[places]
-        own[places < 0] = np.nan
-        return own
 
 
 def _comparable(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

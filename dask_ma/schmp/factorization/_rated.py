@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dask_ma.schmp.factorization._ids import unique_ids
+from dask_ma.schmp.factorization._ids import find_ids, unique_ids
 
 _SIDES = "users", "items"
 
@@ -43,6 +43,41 @@ class Rated(NamedTuple):
             part if len(part) == n else _with_zeros(part, places, n)
             for part, places, n in zip(parts, self, sizes, strict=True)
         ]
+
+
+class KnownVectors(NamedTuple):
+    """Users or items of an earlier fit, which another begins with."""
+
+    name: str
+    ids: np.ndarray
+    bias: np.ndarray
+    factors: np.ndarray
+
+    def of(self, ids: np.ndarray) -> np.ndarray:
+        """Biases and vectors of some ids; NaN of those that are new."""
+        places = find_ids(self.ids, ids, self.name)
+        own = np.column_stack([self.bias, self.factors])[places]
+        own[places < 0] = np.nan
+        return own
+
+
+def known_vectors(model: Any) -> tuple[KnownVectors, ...]:
+    """Users and items that an estimator has been fitted to ratings of."""
+    seen = model.seen_
+    has_ratings = (
+        np.diff(seen.indptr) > 0,
+        np.bincount(seen.indices, minlength=seen.shape[1]) > 0,
+    )
+    # Zero vectors of the others say nothing, and a fit would not get away from them.
+    return tuple(
+        KnownVectors(
+            name,
+            getattr(model, f"{name[:-1]}_ids_")[own],
+            getattr(model, f"{name[:-1]}_bias_")[own],
+            getattr(model, f"{name[:-1]}_factors_")[own],
+        )
+        for name, own in zip(_SIDES, has_ratings, strict=True)
+    )
 
 
 def _with_zeros(part: np.ndarray, places: np.ndarray, n: int) -> np.ndarray:
