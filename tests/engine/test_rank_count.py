@@ -27,6 +27,7 @@ from dask_ma.engine._rank_count import choose_ranks, worthwhile_ranks
 from dask_ma.mpca.networks._mlp import MLPSpec
 from dask_ma.mpca.training._cost import ranks_for_network
 from dask_ma.schmp.factorization._cost import ranks_for_factors
+from dask_ma.schmp.factorization._rated import Rated
 from dask_ma.schmp.topics._cost import ranks_for_topics
 
 LIMIT = "dask-ma.data.moved-rows"
@@ -316,7 +317,7 @@ def test_ranks_of_topics(configured):
 def test_ranks_of_factors():
     def choose(n_users, n_items, n_ratings, n_components):
         model = SchMPMatrixFactorization(n_components)
-        model.user_ids_, model.item_ids_ = range(n_users), range(n_items)
+        model._rated = Rated.all_of((n_users, n_items))
         rows = np.empty((n_ratings, 3), dtype=np.float32)
         params = model._make_params(describe(rows))
         return ranks_for_factors(params, size_of(n_ratings, 3), 8)
