@@ -183,7 +183,7 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
             params=params,
             data=data,
             name=type(self).__name__,
-            identity=self._identity(params, seed) if is_saved else None,
+            identity=partial(self._identity, params, seed) if is_saved else None,
             n_ranks=self.n_ranks,
             worthwhile_ranks=worthwhile and partial(worthwhile, params),
             info=info,

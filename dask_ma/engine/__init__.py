@@ -19,7 +19,7 @@ from dask_ma.engine._rank_count import quickest_of, worthwhile_ranks
 from dask_ma.engine._spmd import run_spmd
 from dask_ma.engine.recovery._identity import Identity
 from dask_ma.engine.recovery._states import ReplicaOf, State
-from dask_ma.engine.recovery._text import as_plain, as_text, plain_attributes
+from dask_ma.engine.recovery._text import as_plain, as_text
 
 __all__ = [
     "Adder",
@@ -44,7 +44,6 @@ __all__ = [
     "fit_rounds",
     "launch",
     "place_ranks",
-    "plain_attributes",
     "quickest_of",
     "run_fit",
     "run_program_job",

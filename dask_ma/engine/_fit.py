@@ -49,11 +49,11 @@ from dask_ma.engine._lost_workers import (
 from dask_ma.engine._process import Termination, terminable
 from dask_ma.engine._rank_count import choose_ranks
 from dask_ma.engine.recovery._identity import (
-    CheckpointSettings,
     FitInfo,
     Session,
     Trail,
     counted,
+    saved_as,
     this_session,
 )
 from dask_ma.engine.recovery._memory import forget_fit, newest_round
@@ -136,9 +136,7 @@ class _Fit:
                 f"the configuration dask-ma.on-worker-loss is {self.policy!r}, "
                 f"expected one of {', '.join(_POLICIES)}"
             )
-        self.checkpoint = None
-        if self.job.identity is not None:
-            self.checkpoint = CheckpointSettings.from_config()
+        self.checkpoint, self.identity = saved_as(self.job.identity)
         path = None if self.checkpoint is None else self.checkpoint.path
         self.losses = Losses(self.job.name)
         self.termination = Termination(self.job.name, self.fit_id, path)
@@ -231,7 +229,7 @@ class _Fit:
                 # What is learnt without rows that were lost must not pass for more.
                 checkpoint=self.checkpoint if self.is_whole else None,
                 known_workers=frozenset(self.known_workers),
-                identity=job.identity,
+                identity=self.identity,
                 session=self._session(),
             ),
             trail=self.trail,

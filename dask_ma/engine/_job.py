@@ -27,7 +27,7 @@ class Job:
         X, y and the sample weights.
     name : str
         Name of the estimator.
-    identity : Identity or None
+    identity : Identity, callable or None
         What tells the fit from others; None if it must not be saved.
     n_ranks : int or None
         Number of ranks wanted.
@@ -63,7 +63,7 @@ class Job:
     params: Any
     data: tuple[Any, Any, Any]
     name: str
-    identity: Identity | None
+    identity: Identity | Callable[[], Identity] | None
     n_ranks: int | None
     info: InputInfo
     seed: int

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dask_ma._settings import SettingsMixin
 from dask_ma.data import InputInfo
-from dask_ma.engine import Identity, as_text, plain_attributes
+from dask_ma.engine import Identity, as_text
 from dask_ma.mpca.inputs._fields import integers_as_floats
 from dask_ma.mpca.inputs._rows import MODULE_DTYPES, flat_rows
 from dask_ma.mpca.inputs._sources import as_source, rows_as_items
@@ -110,13 +110,9 @@ class ModuleMixin(AddressFreeRepr, SettingsMixin):
         for name, made in (("module", chosen.module), ("criterion", chosen.criterion)):
             if hasattr(made, "state_dict") and not isinstance(made, type):
                 values = made.state_dict()
-                text = as_text({k: v.detach().cpu().numpy() for k, v in values.items()})
-                identity.parameters[f"start: {name}"] = text
+                identity.parameters[f"start: {name}"] = as_text(dict(values))
                 if hasattr(made, "named_modules"):  # it is printed with their names
-                    parts = {
-                        place: (type(part), plain_attributes(part))
-                        for place, part in made.named_modules()
-                    }
+                    parts = {place: _held(part) for place, part in made.named_modules()}
                     identity.parameters[f"parts: {name}"] = as_text(parts)
         scheduler = chosen.lr_scheduler
         if hasattr(scheduler, "state_dict") and not isinstance(scheduler, type):
@@ -224,3 +220,15 @@ class ModuleMixin(AddressFreeRepr, SettingsMixin):
         check_is_fitted(self)
         rows, predictor = self._rows_to_predict(X)
         predictor.spec.save_onnx(self.vector_, path, rows)
+
+
+def _held(part: Any) -> list[Any]:
+    """What a module of PyTorch has by itself, beside its parameters."""
+    own_name = "torch.nn.modules.module"
+    [base] = [kind for kind in type(part).__mro__ if kind.__module__ == own_name]
+    names = vars(base()).keys()  # what each module has
+    holds = {name: each for name, each in vars(part).items() if name not in names}
+    parameters = part.named_parameters(recurse=False)
+    trained = {name: each.requires_grad for name, each in parameters}
+    buffers = dict(part.named_buffers(recurse=False))
+    return [type(part), holds, buffers, trained]

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 
 import dask.array
 import numpy as np
@@ -239,3 +240,46 @@ class Broken:
 def test_what_cannot_be_told_is_like_no_other():
     assert as_text(Broken()) != as_text(Broken())
     assert as_text([Broken()]).startswith("builtins.list ")
+
+
+PROCESS = """
+import json, logging, os, pathlib
+import numpy as np
+from functools import partial
+from scipy import stats
+from dask_ma.engine.recovery._text import as_text
+class Kept:
+    def __init__(self):
+        self.path = pathlib.Path("rows") / "first"
+        hash(self.path)
+        self.logger = logging.getLogger("own")
+        self.logger.isEnabledFor(int(os.environ["PYTHONHASHSEED"]))
+        self.law, self.draw = stats.norm, partial(np.random.normal, 0)
+        np.random.seed(int(os.environ["PYTHONHASHSEED"]))
+print(json.dumps(as_text(Kept())))
+"""
+
+
+def test_what_belongs_to_a_process_tells_nothing_apart():
+    texts = set()
+    for seed in ("1", "3"):
+        found = subprocess.run(
+            [sys.executable, "-c", PROCESS],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            timeout=120,
+            text=True,
+        ).stdout
+        texts.add(found)
+    assert len(texts) == 1
+
+
+def test_what_is_like_no_other_is_told(configured, tmp_path):
+    """Where a later fit would have gone on."""
+    with configured({"dask-ma.checkpoint.path": str(tmp_path)}):
+        with pytest.warns(UserWarning, match="list_iterator among the parameters"):
+            as_text({"cv": iter([1])})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        as_text({"cv": iter([1])})

@@ -168,6 +168,33 @@ def test_a_class_that_was_edited_is_another_module(digits, tmp_path, is_made):
         assert fit("relu").loss_curve_ == expected
 
 
+CRITERION = """
+weight = torch.tensor([{weight}] + [1.0] * 9)
+smooth = nn.CrossEntropyLoss(label_smoothing={smoothing})
+squash = torch.{squash}
+
+def criterion(outputs, y):
+    found = smooth(squash(outputs), y)
+    return found + nn.functional.cross_entropy(outputs, y, weight=weight)
+"""
+
+
+def test_what_a_criterion_reads_of_its_module_counts(digits, tmp_path):
+    def fit(**values):
+        cell = {"nn": nn, "torch": torch, "__name__": "__main__"}
+        given = {"weight": 1.0, "smoothing": 0.0, "squash": "tanh"} | values
+        exec(CRITERION.format(**given), cell)
+        module = Torch(lambda: nn.Linear(64, 10), criterion=cell["criterion"])
+        params = {"max_iter": 1, "tol": None, "n_ranks": 1, "random_state": 0}
+        return MPCAClassifier(module=module, **params).fit(*digits.train).loss_curve_
+
+    edits = {}, {"weight": 5.0}, {"smoothing": 0.3}, {"squash": "sin"}
+    expected = [fit(**values) for values in edits]
+    assert len({tuple(curve) for curve in expected}) == len(edits)
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        assert [fit(**values) for values in edits] == expected
+
+
 class Stretched(nn.Module):
     """Digits times a number that is no parameter."""
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -58,11 +58,8 @@ class Written:
             members = value.__members__.items()
             values = {name: repr(member.value) for name, member in members}
         else:
-            values = {
-                name: part
-                for name, part in vars(value).items()
-                if not name.startswith("__") and _is_value(part)
-            }
+            parts = vars(value).items()
+            values = _values({k: part for k, part in parts if not k.startswith("__")})
         methods = " ".join(map(self._own, _methods(value)))
         return f"{name_of(value)} {self._text_of(values)} {methods}"
 
@@ -147,8 +144,7 @@ def _read(function: FunctionType) -> dict[str, Any]:
     """Values of the module that a function reads, and does not set itself."""
     code = function.__code__
     names = _global_names(code, _READS) - _global_names(code, _WRITES)
-    found = {name: function.__globals__.get(name) for name in sorted(names)}
-    return {name: part for name, part in found.items() if _is_value(part)}
+    return _values({name: function.__globals__.get(name) for name in sorted(names)})
 
 
 @cache
@@ -179,12 +175,25 @@ def _functions_in(part: Any) -> Iterator[FunctionType]:
             yield inner
 
 
+def _values(parts: dict[str, Any]) -> dict[str, Any]:
+    """What counts with what it is, and of what libraries do the name."""
+    found = {name: part for name, part in parts.items() if _is_value(part)}
+    for name, part in parts.items():
+        if isinstance(part, BuiltinFunctionType):
+            found[name] = f"{part.__module__}.{part.__qualname__}"
+        elif isinstance(part, FunctionType | type) and not is_of_user(part):
+            found[name] = name_of(part)
+    return found
+
+
 def _is_value(part: Any) -> bool:
     """Whether it counts with what it is, as objects of the user's do."""
     if _has_code(part):
         return False
     is_plain = type(part) in _VALUES or isinstance(part, np.generic)
-    return is_plain or is_of_user(type(part))
+    # Tensors and modules of PyTorch are what a criterion of the user's is made of.
+    is_torch = hasattr(type(part), "detach") or hasattr(type(part), "state_dict")
+    return is_plain or is_torch or is_of_user(type(part))
 
 
 def _has_code(value: Any) -> bool:

@@ -9,7 +9,7 @@ import re
 import socket
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -261,6 +261,16 @@ class CheckpointSettings:
             on_mismatch=on_mismatch,
             **numbers,
         )
+
+
+def saved_as(
+    identity: Identity | Callable[[], Identity] | None,
+) -> tuple[CheckpointSettings | None, Identity | None]:
+    """Where a fit is saved, and as which; what finds that is asked for no other."""
+    settings = None if identity is None else CheckpointSettings.from_config()
+    if settings is None or identity is None:
+        return None, None
+    return settings, identity() if callable(identity) else identity
 
 
 def _seconds(key: str) -> float:

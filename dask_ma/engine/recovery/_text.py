@@ -10,8 +10,11 @@ from __future__ import annotations
 import enum
 import hashlib
 import io
+import logging
+import os
 import re
 import uuid
+import warnings
 from collections.abc import Iterator
 from functools import partial
 from types import FunctionType, MethodType
@@ -20,6 +23,7 @@ from typing import Any
 import numpy as np
 from dask.base import is_dask_collection, tokenize
 
+from dask_ma import _config
 from dask_ma._settings import has_parameters
 from dask_ma.engine.recovery._code import (
     PLAIN,
@@ -29,11 +33,13 @@ from dask_ma.engine.recovery._code import (
     name_of,
 )
 
-__all__ = ["as_plain", "as_text", "plain_attributes"]
+__all__ = ["as_plain", "as_text"]
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _LONGEST = 200  # characters; of a longer text there is a checksum
-_MOST_PARTS = 200_000
+_MOST_PARTS = 1_000_000
+# Of NumPy's own functions, as far as it says so.
+_GLOBAL_STATE = getattr(np.random.normal, "__self__", None)
 
 
 def as_text(value: Any) -> str:
@@ -42,10 +48,19 @@ def as_text(value: Any) -> str:
     The `repr` of a large array leaves most of it out, that of a function or of many an
     object holds an address, and that of an estimator shows what is not a default.
     """
+    texts = _Texts()
     try:
-        return _Texts().of(value)
+        text = texts.of(value)
     except Exception:  # whatever users' objects may raise, and parts without an end
-        return _like_no_other(value)
+        text = texts.like_no_other(value)
+    if texts.unknown is not None and _config.get("checkpoint.path") is not None:
+        warnings.warn(
+            f"a {texts.unknown} among the parameters cannot be told from others, so "
+            "that no later fit goes on from the checkpoints of this one",
+            UserWarning,
+            stacklevel=2,
+        )
+    return text
 
 
 def as_plain(value: Any) -> Any:
@@ -55,7 +70,7 @@ def as_plain(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | None) else as_text(value)
 
 
-def plain_attributes(value: Any) -> dict[str, Any]:
+def _plain_attributes(value: Any) -> dict[str, Any]:
     """Attributes that are numbers or text, and not for the object's own use.
 
     Parameters
@@ -71,10 +86,6 @@ def plain_attributes(value: Any) -> dict[str, Any]:
         for name, part in attributes_of(value).items()
         if type(part) in PLAIN and not name.startswith("_")
     }
-
-
-def _like_no_other(value: Any) -> str:
-    return f"{name_of(type(value))} {uuid.uuid4().hex}"
 
 
 def _short(text: str) -> str:
@@ -93,6 +104,12 @@ class _Texts:
         self._above: list[Any] = []
         self._n_objects = 0  # of those above
         self._written = Written(self.of)
+        self.unknown: str | None = None  # type of what cannot be told from others
+
+    def like_no_other(self, value: Any) -> str:
+        """Text of what cannot be told from others."""
+        self.unknown = name_of(type(value))
+        return f"{self.unknown} {uuid.uuid4().hex}"
 
     def of(self, value: Any) -> str:
         """Text of one part."""
@@ -128,6 +145,12 @@ class _Texts:
             return f"{name_of(type(value))} of {self.of(wrapped)}"  # as a cache
         if isinstance(value, enum.Enum):
             return f"{name_of(type(value))}.{value.name} {value.value!r}"
+        if isinstance(value, os.PathLike):
+            return f"{name_of(type(value))} {os.fspath(value)!r}"
+        if isinstance(value, logging.Logger):
+            return f"Logger {value.name!r}"
+        if value is _GLOBAL_STATE:  # None is plain
+            return "the RandomState of numpy.random"
         if isinstance(value, np.random.RandomState):
             return f"RandomState{self.of(value.get_state(legacy=False))}"
         if isinstance(value, np.random.Generator):
@@ -170,7 +193,7 @@ class _Texts:
             # What it would yield nobody knows without taking it away. Within objects
             # iterators come and go, and what tells these apart is the rest.
             is_file = isinstance(value, io.IOBase) or self._n_objects
-            return name_of(kind) if is_file else _like_no_other(value)
+            return name_of(kind) if is_file else self.like_no_other(value)
         if is_dask_collection(value):
             return f"{name_of(kind)} {tokenize(value)}"
         if hasattr(value, "detach") and hasattr(value, "cpu"):
@@ -187,20 +210,27 @@ class _Texts:
     def _tensor(self, value: Any) -> str:
         """Values of a tensor, wherever it is."""
         dense = value.detach().cpu()
-        dense = dense.to_dense() if dense.is_sparse else dense
-        # NumPy has no bfloat16.
-        return self.of((dense.float() if dense.is_floating_point() else dense).numpy())
+        if str(dense.layout) != "torch.strided":
+            dense = dense.to_dense()
+        try:
+            return self.of(dense.numpy())
+        except TypeError:  # NumPy has no bfloat16
+            return self.of(dense.float().numpy())
 
     def _object(self, value: Any) -> str:
         """What an object holds; of one of the user's class also what it does."""
         is_own, holds = is_of_user(type(value)), attributes_of(value)
         if hasattr(value, "state_dict"):
-            # What else it holds is told apart by those who train it.
-            holds = plain_attributes(value)
+            # A module of PyTorch, whose attributes hold all that it is made of.
+            holds = {**_plain_attributes(value), "state_dict": value.state_dict()}
         elif not is_own:
             # Others may hold whatever belongs to this process alone.
             kinds = (*PLAIN, list, dict, tuple, np.ndarray, np.random.RandomState)
-            holds = {name: part for name, part in holds.items() if type(part) in kinds}
+            holds = {
+                name: part
+                for name, part in holds.items()
+                if type(part) in kinds and not name.startswith("_")
+            }
         self._n_objects += 1
         try:
             of_class = self.of(type(value)) if is_own else ""
