@@ -157,6 +157,8 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         if self._dataset is not None:
             held_out, self._dataset = self._dataset, None
             spec = replace(spec, held_out=held_out)
+        if getattr(spec, "dataset", None) is not None:
+            spec.digest_dataset()  # refuses what cannot travel
         chosen = {
             "n_targets": self.n_targets_,
             "n_codes": spec.n_codes,
