@@ -1,4 +1,4 @@
-"""What functions and classes do, as far as the user has written them."""
+"""Code of functions and classes, as far as the user has written them, as text."""
 
 from __future__ import annotations
 

@@ -71,16 +71,7 @@ def as_plain(value: Any) -> Any:
 
 
 def _plain_attributes(value: Any) -> dict[str, Any]:
-    """Attributes that are numbers or text, and not for the object's own use.
-
-    Parameters
-    ----------
-    value : object
-
-    Returns
-    -------
-    attributes : dict
-    """
+    """Attributes that are numbers or text, and not for the object's own use."""
     return {
         name: part
         for name, part in attributes_of(value).items()
