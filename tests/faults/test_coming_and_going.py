@@ -432,6 +432,7 @@ def test_what_is_learnt_without_rows_is_not_saved(
         with pytest.warns(RowsLostWarning, match="it is not saved any more"):
             less = MASGDClassifier(**PARAMS).fit(*rows)
         assert less.history_[-1]["n_samples"] == 1000
+        client.wait_for_workers(3, timeout=60)  # else two ranks would go on
         model = MASGDClassifier(**PARAMS).fit(*rows)
     assert_same_course(model, undisturbed)
 
