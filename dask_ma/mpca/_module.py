@@ -225,8 +225,8 @@ class ModuleMixin(AddressFreeRepr, SettingsMixin):
 def _held(part: Any) -> list[Any]:
     """What a module of PyTorch has by itself, beside its parameters."""
     own_name = "torch.nn.modules.module"
-    [base] = [kind for kind in type(part).__mro__ if kind.__module__ == own_name]
-    names = vars(base()).keys()  # what each module has
+    bases = [kind for kind in type(part).__mro__ if kind.__module__ == own_name]
+    names = {name for base in bases for name in vars(base())}  # what each module has
     holds = {name: each for name, each in vars(part).items() if name not in names}
     parameters = part.named_parameters(recurse=False)
     trained = {name: each.requires_grad for name, each in parameters}

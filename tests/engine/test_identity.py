@@ -30,6 +30,18 @@ print(json.dumps([as_text(function), as_text(names), as_text([frozenset(names)])
 """
 
 
+def run_process(program, hash_seed):
+    """What a program prints that orders sets in another way."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        check=True,
+        timeout=120,
+        text=True,
+    ).stdout
+
+
 def test_a_function_that_is_not_complete_yet():
     def function():
         return later()
@@ -45,14 +57,7 @@ def test_a_function_that_is_not_complete_yet():
 def test_sets_are_the_same_in_every_process():
     texts = set()
     for seed in ("1", "3"):  # which order the four words differently
-        found = subprocess.run(
-            [sys.executable, "-c", FUNCTION],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-            timeout=120,
-            text=True,
-        ).stdout
+        found = run_process(FUNCTION, seed)
         texts.add(tuple(json.loads(found)))
     assert len(texts) == 1
 
@@ -263,14 +268,7 @@ print(json.dumps(as_text(Kept())))
 def test_what_belongs_to_a_process_tells_nothing_apart():
     texts = set()
     for seed in ("1", "3"):
-        found = subprocess.run(
-            [sys.executable, "-c", PROCESS],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-            timeout=120,
-            text=True,
-        ).stdout
+        found = run_process(PROCESS, seed)
         texts.add(found)
     assert len(texts) == 1
 

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="torch modules need torch")
 from torch import nn  # noqa: E402
 
 from dask_ma import MPCAClassifier, MPCARegressor  # noqa: E402
+from dask_ma.engine import as_text  # noqa: E402
 from dask_ma.mpca import Torch, strategies  # noqa: E402
 
 QUICK = {"tol": None, "random_state": 0}
@@ -216,6 +217,12 @@ def test_numbers_that_a_module_holds_tell_it_from_others(digits, tmp_path):
     with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
         assert fit(1.0).loss_curve_ != expected
         assert fit(5.0).loss_curve_ == expected
+
+
+def test_the_mode_of_a_module_makes_no_other_fit():
+    """A fit sets it by itself."""
+    module = Stretched(1.0)
+    assert as_text(Torch(module)) == as_text(Torch(module.eval()))
 
 
 def one_layer():

@@ -7,14 +7,22 @@ import enum
 import hashlib
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any
 
 import numpy as np
 
-__all__ = ["PLAIN", "Written", "attributes_of", "cells_of", "code_of", "name_of"]
+__all__ = [
+    "PLAIN",
+    "Written",
+    "attributes_of",
+    "cells_of",
+    "code_of",
+    "is_of_user",
+    "name_of",
+]
 
 #: Types of values that are told by what they are printed as.
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), range, slice)
@@ -147,7 +155,7 @@ def _read(function: FunctionType) -> dict[str, Any]:
     return _values({name: function.__globals__.get(name) for name in sorted(names)})
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _global_names(code: CodeType, operations: frozenset[str]) -> set[str]:
     """Names of the module that a function reads or sets, or one within it."""
     found = {

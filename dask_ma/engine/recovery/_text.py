@@ -212,8 +212,10 @@ class _Texts:
         """What an object holds; of one of the user's class also what it does."""
         is_own, holds = is_of_user(type(value)), attributes_of(value)
         if hasattr(value, "state_dict"):
-            # A module of PyTorch, whose attributes hold all that it is made of.
+            # A module of PyTorch, whose attributes hold all that it is made of. The mode
+            # that it was left in does not matter: a fit sets it.
             holds = {**_plain_attributes(value), "state_dict": value.state_dict()}
+            holds.pop("training", None)
         elif not is_own:
             # Others may hold whatever belongs to this process alone.
             kinds = (*PLAIN, list, dict, tuple, np.ndarray, np.random.RandomState)
