@@ -212,8 +212,8 @@ class _Texts:
         """What an object holds; of one of the user's class also what it does."""
         is_own, holds = is_of_user(type(value)), attributes_of(value)
         if hasattr(value, "state_dict"):
-            # A module of PyTorch, whose attributes hold all that it is made of. The mode
-            # that it was left in does not matter: a fit sets it.
+            # A module of PyTorch, whose attributes hold all that it is made of. A fit
+            # sets the mode by itself.
             holds = {**_plain_attributes(value), "state_dict": value.state_dict()}
             holds.pop("training", None)
         elif not is_own:
