@@ -10,11 +10,10 @@ Spark has its rows in memory; those of MASGDClassifier lie on two worker process
 SVMWithSGD makes a number of iterations, and MASGDClassifier as many rounds as it takes
 to an objective that is not higher: one, after which it is far lower than that of Spark
 after some hundred iterations, so that the ratio of the times is at least what is shown.
-The logistic model is fitted to its end by
-MASGDClassifier, and LogisticRegression makes as few iterations as it takes to 1.001
-times that objective. Launch and result count. All parameters of MASGDClassifier but
-`loss` and `alpha` are the defaults. Fits take turns; seconds are medians. `pyspark` and
-Java 17 are needed.
+The logistic model is fitted to its end by MASGDClassifier, and LogisticRegression makes
+as few iterations as it takes to 1.001 times that objective. Launch and result count.
+All parameters of MASGDClassifier but `loss` and `alpha` are the defaults. Fits take
+turns; seconds are medians. `pyspark` and Java 17 are needed.
 """
 
 from __future__ import annotations
