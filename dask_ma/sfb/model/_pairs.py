@@ -97,7 +97,10 @@ def check_tuples(
 
 def known_length(X: Any) -> int | None:
     """Rows of an input, if they are known without a computation."""
-    return describe(X).n_rows if is_dask_collection(X) else int(np.shape(X)[0])
+    if is_dask_collection(X):
+        return describe(X).n_rows
+    shape = np.shape(X)
+    return int(shape[0]) if shape else None  # what has none is refused later
 
 
 def _check_range(rows: np.ndarray, n_rows: int | None) -> None:
