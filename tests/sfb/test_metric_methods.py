@@ -9,6 +9,7 @@ from scipy import sparse
 from sklearn.datasets import load_iris
 
 from dask_ma import SFBMetricLearner
+from dask_ma.sfb import Exchange
 
 X, y = load_iris(return_X_y=True)
 FRAME = pd.DataFrame(X, columns=["a", "b", "c", "d"])
@@ -116,3 +117,21 @@ def test_pairs_after_triplets_need_a_threshold():
             call()
     learner.set_threshold(1.0)
     assert 0.5 < learner.score(PAIRS, labels, X) <= 1
+
+
+def test_the_threshold_is_for_the_components_of_rank_0():
+    """Where ranks are at no point together, others have other distances."""
+    rng = np.random.default_rng(1)
+    pairs = rng.integers(0, 150, size=(200, 2))
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    labels = np.where(y[pairs[:, 0]] == y[pairs[:, 1]], 1, -1)
+    exchange = Exchange("factors", broadcast=1, relay=False, averaging=False)
+    learner = SFBMetricLearner(
+        loss="logistic", optimizer="sgd", communication=exchange, n_ranks=4
+    )
+    learner.set_params(random_state=0, max_iter=2, batch_size=8)
+    learner.fit(X, pairs=pairs, pair_labels=labels)
+    found = learner.threshold_
+    own = pairs[:, 0] < 150 // 4  # the first rows of these are on rank 0
+    learner.calibrate_threshold(pairs[own], labels[own], X)
+    assert found == pytest.approx(learner.threshold_, rel=1e-5)

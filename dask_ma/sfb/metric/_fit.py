@@ -295,8 +295,10 @@ class MetricFit(Method):
             raise self._vanished()
         source = self._source
         if isinstance(source, PlannedPairs) and source.n_distances == 1:
+            # Each rank has distances of its own then, and the model is that of rank 0.
+            is_apart = self._settings.exchange._goes_apart
             fitted["threshold"] = find_threshold(
-                self.context.group, source, self._projection()
+                self.context.group, source, self._projection(), is_apart=is_apart
             )
         return fitted
 
