@@ -1,5 +1,7 @@
 """Distances that a fitted metric is asked for: inputs, names, precision, triplets."""
 
+import pickle
+
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
@@ -7,6 +9,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 from sklearn.datasets import load_iris
+from sklearn.neighbors import KNeighborsClassifier
 
 from dask_ma import SFBMetricLearner
 from dask_ma.sfb import Exchange
@@ -77,6 +80,17 @@ def test_rows_far_from_zero(shift):
         learner.pair_distance(PAIRS, da.from_array(rows, chunks=(40, 4))),
     ):
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_a_metric_can_be_saved(form):
+    learner = fit(**form)
+    metric = learner.get_metric()
+    neighbours = KNeighborsClassifier(3, metric=metric).fit(X, y)
+    saved = pickle.loads(pickle.dumps(neighbours))
+    np.testing.assert_array_equal(saved.predict(X), neighbours.predict(X))
+    assert saved.metric(X[0], X[1]) == metric(X[0], X[1])
+    assert metric(X[0], X[1], squared=True) == pytest.approx(metric(X[0], X[1]) ** 2)
 
 
 def test_a_row_with_itself():

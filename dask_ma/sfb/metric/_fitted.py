@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -13,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from dask_ma.base import DistributedEstimator
 from dask_ma.data import describe, is_dask_collection, refuse_unfinished
 from dask_ma.kernels import scale_columns
-from dask_ma.sfb.metric._sides import distances_of
+from dask_ma.sfb.metric._sides import distance, distances_of
 from dask_ma.sfb.metric._validation import area_under_curve, cut_counts
 
 _NO_THRESHOLD = (
@@ -131,8 +132,9 @@ class FittedMetric(
     def get_metric(self) -> Callable[..., float]:
         """The learnt distance of two rows, as a function.
 
-        It shares nothing with this estimator, and can be the `metric` of scikit-learn's
-        estimators of neighbours; these are faster on rows that are projected.
+        It shares nothing with this estimator, can be pickled, and can be the `metric`
+        of scikit-learn's estimators of neighbours; these are faster on rows that are
+        projected.
 
         Returns
         -------
@@ -140,15 +142,7 @@ class FittedMetric(
             ``metric(u, v, squared=False)``.
         """
         check_is_fitted(self)
-        components, is_diagonal = self.components_.copy(), self._is_diagonal
-
-        def metric(u: Any, v: Any, squared: bool = False) -> float:
-            difference = np.asarray(u) - np.asarray(v)
-            moved = components * difference if is_diagonal else components @ difference
-            square = float(moved @ moved)
-            return square if squared else float(np.sqrt(square))
-
-        return metric
+        return partial(distance, self.components_.copy())
 
     def get_mahalanobis_matrix(self) -> np.ndarray:
         """The matrix of the learnt distance.

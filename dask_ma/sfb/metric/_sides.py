@@ -39,6 +39,23 @@ def distances_of(tuples: Any, X: Any, project: Callable[[Any], Any]) -> np.ndarr
     return np.sqrt(np.stack(squares, axis=1))
 
 
+def distance(components: np.ndarray, u: Any, v: Any, squared: bool = False) -> float:
+    """Learnt distance of two rows.
+
+    Parameters
+    ----------
+    components : ndarray of shape (n_components, n_features) or (n_features,)
+    u, v : array-like of shape (n_features,)
+    squared : bool, default=False
+        Whether its square is wanted.
+    """
+    difference = np.asarray(u) - np.asarray(v)
+    is_diagonal = components.ndim == 1
+    moved = components * difference if is_diagonal else components @ difference
+    square = float(moved @ moved)
+    return square if squared else float(np.sqrt(square))
+
+
 def _sides(tuples: Any, project: Callable[[Any], Any]) -> list[Any]:
     """First, second and third rows of an array of rows, projected."""
     tuples = np.asarray(tuples)
