@@ -180,6 +180,8 @@ class MetricFit(Method):
         params, source = self._params, self._source
         with self.log.computing():
             sample = Sample(self.context.group, source, params.n_components)
+            if isinstance(source, LabelSource):
+                source.centre = sample.centre
             n_classes = 0 if self._classes is None else len(self._classes)
             seed = entropy_of(self.context)
             components = first_components(sample, params, seed, n_classes)
@@ -189,6 +191,8 @@ class MetricFit(Method):
     def load_state_dict(self, state: State) -> None:
         self._move_rows()
         shared, arrays = state.shared, arrays_of(state, self.context.group)
+        if isinstance(self._source, LabelSource):
+            self._source.centre = shared.get("centre")
         values, n_outputs = arrays["values"], arrays.get("n_outputs")
         found = n_outputs or values.shape[1], len(values)
         expected = self._params.n_components, self._shard.n_features
@@ -228,6 +232,7 @@ class MetricFit(Method):
             "numbers": numbers,
             "rule": np.array(self._rule.state_dict()),
             "classes": self._classes,
+            "centre": getattr(self._source, "centre", None),
         }
         return engine.snapshot(shared, {**moments, **self._best.arrays})
 
