@@ -7,6 +7,8 @@ from scipy import sparse
 from sklearn.datasets import load_digits
 
 from dask_ma import SFBMetricLearner
+from dask_ma.sfb.metric._cost import Steps
+from dask_ma.sfb.metric._fit import MetricFit
 
 digits = load_digits(n_class=5)
 X, y = digits.data[:600] / 16, digits.target[:600]
@@ -62,6 +64,26 @@ def test_a_resumed_fit(tmp_path, interrupted, n_ranks):
             fit(rows, **params)
         resumed = fit(rows, **params)
     np.testing.assert_array_equal(resumed.components_, whole.components_)
+
+
+def test_all_ranks_keep_the_centre(monkeypatch):
+    """Also where rank 0 has all rows: a fit may go on without it."""
+    kept = []
+    original = MetricFit.state_dict
+
+    def state_dict(self):
+        snapshot = original(self)
+        kept.append(snapshot.shared["centre"])
+        return snapshot
+
+    monkeypatch.setattr(MetricFit, "state_dict", state_dict)
+    monkeypatch.setattr(Steps, "are_quicker_alone", lambda *_: True)
+    learner = fit(X + 3, n_ranks=3, max_iter=1)
+    assert learner.communication_ == "alone"
+    assert len(kept) == 3
+    centre = (X + 3).mean(axis=0)
+    for each in kept:
+        np.testing.assert_allclose(each, centre, atol=1e-5)
 
 
 def test_sparse_rows_stay_sparse(monkeypatch):

@@ -127,7 +127,9 @@ class MetricFit(Method):
         if self._source.has_all_rows:
             found = broadcast(group, found)
         assert found is not None
-        components, eta0 = found
+        components, eta0, centre = found
+        if isinstance(self._source, LabelSource):
+            self._source.centre = centre
         self._first_size = float(np.linalg.norm(components))
         start = None
         if params.iteration:
@@ -175,18 +177,17 @@ class MetricFit(Method):
             self._params, len(plan.train), plan.n_groups, per_row, n_features
         )
 
-    def _first(self) -> tuple[np.ndarray, float]:
-        """Components and length of steps to start with."""
+    def _first(self) -> tuple[np.ndarray, float, np.ndarray | None]:
+        """Components and length of steps to start with, and the centre of rows."""
         params, source = self._params, self._source
         with self.log.computing():
             sample = Sample(self.context.group, source, params.n_components)
-            if isinstance(source, LabelSource):
-                source.centre = sample.centre
             n_classes = 0 if self._classes is None else len(self._classes)
             seed = entropy_of(self.context)
             components = first_components(sample, params, seed, n_classes)
             n_groups = source.plan.n_groups
-            return components, first_step(params, components, sample, n_groups)
+            eta0 = first_step(params, components, sample, n_groups)
+            return components, eta0, sample.centre
 
     def load_state_dict(self, state: State) -> None:
         self._move_rows()
