@@ -137,7 +137,8 @@ def run(
         Rows, of shape (n_samples, n_features).
     y : array-like or Dask array of shape (n_samples,) or (n_samples, n_targets), \
             default=None
-        Targets, as the model wants them; None if it wants none.
+        Targets, as the model wants them; None if it wants none. A single column comes
+        to batches as one dimension.
     sample_weight : array-like or Dask column, shape (n_samples,), default=None
         Weights of the rows, not negative, for the model to use; rows of weight 0 are
         left out.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from scipy import sparse
@@ -11,7 +12,7 @@ from dask_ma.comm import Group, allgather
 from dask_ma.engine import RoundLog
 from dask_ma.kernels import is_worth_sorting
 from dask_ma.sfb.exchange._outputs import OutputShares, halves
-from dask_ma.sfb.model._factors import Factors, checked
+from dask_ma.sfb.model._factors import Factors, checked, narrowed
 from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.model._model import Batch, FactorModel
 
@@ -69,7 +70,7 @@ class SharedOutputs:
         is_last : bool
             Whether they are the last of their batch.
         """
-        stream = self._shares.stream(map(self._as_shared, batches))
+        stream = self._shares.stream(map(partial(self._as_shared, matrix), batches))
         batch = next(stream, None)
         while batch is not None:
             if self._takes_halves(batch, matrix):
@@ -149,7 +150,8 @@ class SharedOutputs:
         loss : float
         """
         total, before = 0.0, None
-        for some in self._several(self._shares.stream(map(self._as_shared, batches))):
+        shared = map(partial(self._as_shared, matrix), batches)
+        for some in self._several(self._shares.stream(shared)):
             with self._log.computing("evaluate"):
                 found = [self._values(matrix, batch) for batch in some]
                 sums = np.concatenate([own for _, own in found])
@@ -205,10 +207,11 @@ class SharedOutputs:
         if some:
             yield some
 
-    def _as_shared(self, batch: Batch) -> Batch:
+    def _as_shared(self, matrix: ParameterMatrix, batch: Batch) -> Batch:
         """A batch of this rank as all ranks get it."""
         with self._log.computing():
-            return batch._replace(X=self._model.share_rows(batch), others=())
+            v = narrowed(self._model.share_rows(batch), matrix.dtype)
+            return batch._replace(X=v, others=())
 
     def _values(
         self, matrix: ParameterMatrix, batch: Batch

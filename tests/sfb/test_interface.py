@@ -90,6 +90,40 @@ def test_several_targets(kind):
     np.testing.assert_allclose(result.matrix, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["dense", "csr"])
+@pytest.mark.parametrize("communication", ["factors", "outputs"])
+def test_a_matrix_of_single_precision_sends_half(kind, communication):
+    """Also where rows are in double precision."""
+
+    class Regression(FactorModel):
+        shares_outputs = True
+
+        def __init__(self, dtype):
+            self.dtype = dtype
+
+        def initial_matrix(self, n_features):
+            return np.zeros((2, n_features), dtype=self.dtype)
+
+        def factors(self, matrix, batch):
+            return matrix.product(batch.X) - batch.y, batch.X
+
+        def share_slopes(self, values, sums, batch, outputs):
+            return values - batch.y[:, outputs]
+
+    def sent(dtype):
+        """Bytes of rows or factors; the rest is the same for both types."""
+        rows, y = KINDS[kind](X), np.zeros((23, 2))
+        given = {"n_passes": 3, "n_ranks": 2, "communication": communication}
+        result = run(Regression(dtype), rows, y, batch_size=5, **given)
+        assert result.matrix.dtype == dtype
+        return sum(record["bytes_shared"] for record in result.history)
+
+    numbers = X.size if kind == "dense" else np.count_nonzero(X)
+    if communication == "factors":
+        numbers += 2 * len(X)
+    assert sent(np.float64) - sent(np.float32) == 3 * 4 * numbers
+
+
 def make_pairs(n_others=1):
     """Distances of pairs to be near their labels."""
 
@@ -201,6 +235,12 @@ def test_pairs_that_cannot_be(change, error, message):
     arguments = {"pairs": PAIRS, "pair_labels": LABELS, **change}
     with pytest.raises(error, match=message):
         run(make_pairs(), X, **arguments, n_passes=1)
+
+
+@pytest.mark.parametrize("rows", [None, 5.0], ids=str)
+def test_pairs_of_no_rows(rows):
+    with pytest.raises(ValueError, match="Expected 2D array"):
+        run(make_pairs(), rows, pairs=PAIRS, pair_labels=LABELS, n_passes=1)
 
 
 def test_pairs_out_of_an_unknown_range(inproc_client):

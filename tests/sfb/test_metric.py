@@ -476,6 +476,7 @@ IDS = {"loss": "hinge", **OF_PAIRS}
         ({"pair_labels": PAIR_LABELS}, "^pair_labels are those of pairs"),
         ({"n_components": 5}, "n_components=5 is larger than the number of features"),
         ({"init": np.ones((3, 4))}, r"init has the shape \(3, 4\), expected"),
+        ({"init": np.zeros((2, 4))}, "init has zeros alone"),
         ({"X": np.ones((150, 4))}, "all rows of X are alike"),
         (
             {"alpha": 1e6, "penalty": "l1", "optimizer": "sgd"},

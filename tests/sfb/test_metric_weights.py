@@ -145,6 +145,11 @@ def test_moments_are_kept_between_partial_fits():
     assert np.abs(one - two).max() > 1e-4
 
 
+def test_partial_fits_do_not_stop_early():
+    with pytest.raises(ValueError, match="early_stopping cannot be used with partial"):
+        SFBMetricLearner(2, early_stopping=True).partial_fit(X, y)
+
+
 def test_partial_fits_with_other_classes():
     learner = SFBMetricLearner(2, random_state=0).partial_fit(X[:100], y[:100])
     learner.partial_fit(X[50:], y[50:])

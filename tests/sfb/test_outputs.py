@@ -361,7 +361,7 @@ def test_streams_of_ranks_with_unequal_batches(monkeypatch, most):
     ("params", "message"),
     [
         ({"penalty": "trace"}, "content='outputs' needs a model that shares outputs"),
-        ({"n_ranks": 11}, "at least one for each rank"),
+        ({"n_ranks": 11}, "there are 10 for 11 ranks; set n_ranks=10, or"),
         ({"solver": "sdca"}, "solver='sdca' needs factors on all ranks"),
         ({"communication__staleness": 1}, "staleness concerns factors"),
     ],

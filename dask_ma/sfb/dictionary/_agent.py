@@ -37,7 +37,6 @@ def train(
     kind = ColumnsFit if are_columns else DictionaryFit
     fit = kind(context, rows, params)
     fit_rounds(context, fit, state)
-    fit.warn_of_nothing()
     return DictionaryResult(
-        fit.model(), context.history, context.timeline(), context.notes
+        fit.model(), context.history, context.timeline(), fit.notes()
     )

@@ -58,7 +58,8 @@ class Columns:
         if n_features < group.size:
             raise ValueError(
                 f"communication='outputs' shares out columns of X, of which there are "
-                f"{n_features} for {group.size} ranks; set communication='statistics'"
+                f"{n_features} for {group.size} ranks; set n_ranks={n_features}, or "
+                "communication='statistics'"
             )
         self.group, self.shares = group, OutputShares(group, n_features)
         n_ranks = group.size

@@ -474,7 +474,7 @@ class SFBDictionaryLearning(FittedDictionary):
     ) -> int:
         """As many as gain more by sharing rows out than exchanges take."""
         if params.communication == "outputs":  # for atoms that one may not hold
-            return n_threads
+            return min(n_threads, size.n_features)
         bandwidth = _config.get_bytes("comm.link-bandwidth")
         return quickest_of(
             n_threads, lambda n: seconds_shared(params, size, n, bandwidth)

@@ -274,14 +274,15 @@ class DictionaryFit(Method):
             "n_unused": self._n_unused,
         }
 
-    def warn_of_nothing(self) -> None:
-        """Tell the user if no row has a code."""
-        if self.n_rounds and not self._solver.usage.any():
-            self.context.note(
-                f"all codes are 0, so nothing was learned: alpha={self._params.alpha} "
-                "is as large as the product of any row with any atom; lower alpha, or "
-                "scale the rows"
-            )
+    def notes(self) -> list[str]:
+        """What the user is to be told: if no row has a code."""
+        if not self.n_rounds or self._solver.usage.any():
+            return []
+        return [
+            f"all codes are 0, so nothing was learned: alpha={self._params.alpha} is "
+            "as large as the product of any row with any atom; lower alpha, or scale "
+            "the rows"
+        ]
 
     @property
     def _n_rounds(self) -> int:

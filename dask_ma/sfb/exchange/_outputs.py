@@ -240,13 +240,19 @@ def can_share(group: Group, model: FactorModel, n_outputs: int) -> bool:
 
 def check_shares(group: Group, model: FactorModel, n_outputs: int) -> None:
     """Refuse models whose outputs cannot be shared out."""
-    if not can_share(group, model, n_outputs):
+    if can_share(group, model, n_outputs):
+        return
+    if model.shares_outputs and n_outputs < group.size:
         raise ValueError(
-            f"content='outputs' needs a model that shares outputs, at least one "
-            f"for each rank, and a penalty of single elements, but "
-            f"{type(model).__name__} has {n_outputs} outputs and "
-            f"{model.prox!r}; use another content"
+            f"content='outputs' shares out outputs, of which there are {n_outputs} "
+            f"for {group.size} ranks; set n_ranks={n_outputs}, or use another content"
         )
+    does = "shares" if model.shares_outputs else "cannot share"
+    raise ValueError(
+        "content='outputs' needs a model that shares outputs, and a penalty of single "
+        f"elements, but {type(model).__name__} has {n_outputs} outputs, which it "
+        f"{does}, and {model.prox!r}; use another content"
+    )
 
 
 def together(batches: Iterator[Batch]) -> Iterator[list[Batch]]:

@@ -147,6 +147,8 @@ def worthwhile_ranks(params: MetricParams, size: InputSize, n_threads: int) -> i
     send and when.
     """
     exchange = params.settings.exchange
+    if exchange.content == "outputs":  # of which each rank has to have one
+        return min(n_threads, params.n_components)
     if exchange.content != "auto" or exchange._wants_factors:
         return n_threads
     n_units, n_groups = size.n_rows, 1

@@ -127,7 +127,9 @@ class MetricFit(Method):
         if self._source.has_all_rows:
             found = broadcast(group, found)
         assert found is not None
-        components, eta0 = found
+        components, eta0, centre = found
+        if isinstance(self._source, LabelSource):
+            self._source.centre = centre
         self._first_size = float(np.linalg.norm(components))
         start = None
         if params.iteration:
@@ -175,8 +177,8 @@ class MetricFit(Method):
             self._params, len(plan.train), plan.n_groups, per_row, n_features
         )
 
-    def _first(self) -> tuple[np.ndarray, float]:
-        """Components and length of steps to start with."""
+    def _first(self) -> tuple[np.ndarray, float, np.ndarray | None]:
+        """Components and length of steps to start with, and the centre of rows."""
         params, source = self._params, self._source
         with self.log.computing():
             sample = Sample(self.context.group, source, params.n_components)
@@ -184,11 +186,14 @@ class MetricFit(Method):
             seed = entropy_of(self.context)
             components = first_components(sample, params, seed, n_classes)
             n_groups = source.plan.n_groups
-            return components, first_step(params, components, sample, n_groups)
+            eta0 = first_step(params, components, sample, n_groups)
+            return components, eta0, sample.centre
 
     def load_state_dict(self, state: State) -> None:
         self._move_rows()
         shared, arrays = state.shared, arrays_of(state, self.context.group)
+        if isinstance(self._source, LabelSource):
+            self._source.centre = shared.get("centre")
         values, n_outputs = arrays["values"], arrays.get("n_outputs")
         found = n_outputs or values.shape[1], len(values)
         expected = self._params.n_components, self._shard.n_features
@@ -228,6 +233,7 @@ class MetricFit(Method):
             "numbers": numbers,
             "rule": np.array(self._rule.state_dict()),
             "classes": self._classes,
+            "centre": getattr(self._source, "centre", None),
         }
         return engine.snapshot(shared, {**moments, **self._best.arrays})
 
@@ -295,8 +301,10 @@ class MetricFit(Method):
             raise self._vanished()
         source = self._source
         if isinstance(source, PlannedPairs) and source.n_distances == 1:
+            # Each rank has distances of its own then, and the model is that of rank 0.
+            is_apart = self._settings.exchange._goes_apart
             fitted["threshold"] = find_threshold(
-                self.context.group, source, self._projection()
+                self.context.group, source, self._projection(), is_apart=is_apart
             )
         return fitted
 

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
-from scipy import sparse
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dask_ma.base import DistributedEstimator
 from dask_ma.data import describe, is_dask_collection, refuse_unfinished
-from dask_ma.kernels import scale_columns, square_lengths
+from dask_ma.kernels import scale_columns
+from dask_ma.sfb.metric._sides import distance, distances_of
 from dask_ma.sfb.metric._validation import area_under_curve, cut_counts
-from dask_ma.sfb.model._pairs import check_tuples
 
+_NO_THRESHOLD = (
+    "there is no threshold yet: fit to pairs, or call set_threshold or "
+    "calibrate_threshold"
+)
 _STRATEGIES = ("accuracy", "f_beta", "max_tpr", "max_tnr")
 
 
-def _has_threshold(estimator: Any) -> bool:
-    """Whether pairs can be told apart."""
-    if hasattr(estimator, "threshold_"):
+def _can_tell(estimator: Any) -> bool:
+    """Whether pairs can be told apart, or triplets put in order."""
+    if hasattr(estimator, "threshold_") or estimator.loss == "triplet":
         return True
-    raise AttributeError(
-        "there is no threshold yet: fit to pairs, or call set_threshold or "
-        "calibrate_threshold"
-    )
+    raise AttributeError(_NO_THRESHOLD)
 
 
 class FittedMetric(
@@ -91,22 +92,28 @@ class FittedMetric(
         pairs : array-like of shape (n_pairs, 2, n_features), or of int of shape \
                 (n_pairs, 2)
             The rows themselves, or numbers of rows of `X`.
-        X : array-like or sparse of shape (n_samples, n_features), default=None
-            Rows that the numbers name.
+        X : array-like, sparse, DataFrame, dask.array or dask.dataframe, of shape \
+                (n_samples, n_features), default=None
+            Rows that the numbers name. Workers project those of a Dask collection.
 
         Returns
         -------
-        distances : ndarray of shape (n_pairs,)
+        distances : ndarray of float64 of shape (n_pairs,)
+            Of a row with itself 0.
 
         Raises
         ------
         ValueError
             For pairs of another shape, and numbers of rows that `X` does not have.
         """
-        check_is_fitted(self)
-        first, second = self._sides(pairs, X)
-        difference = self.transform(first) - self.transform(second)
-        return np.sqrt(square_lengths(difference))
+        distances = self._distances(pairs, X)
+        if distances.shape[1] != 1:
+            raise ValueError(
+                f"pairs has the shape {np.shape(pairs)}, expected (n_pairs, 2), or "
+                "(n_pairs, 2, n_features): triplets are for predict, "
+                "decision_function and score"
+            )
+        return np.ravel(distances)
 
     def pair_score(self, pairs: Any, X: Any = None) -> np.ndarray:
         """How similar pairs are: minus their distances.
@@ -125,8 +132,9 @@ class FittedMetric(
     def get_metric(self) -> Callable[..., float]:
         """The learnt distance of two rows, as a function.
 
-        It shares nothing with this estimator, and can be the `metric` of scikit-learn's
-        estimators of neighbours; these are faster on rows that are projected.
+        It shares nothing with this estimator, can be pickled, and can be the `metric`
+        of scikit-learn's estimators of neighbours; these are faster on rows that are
+        projected.
 
         Returns
         -------
@@ -134,15 +142,7 @@ class FittedMetric(
             ``metric(u, v, squared=False)``.
         """
         check_is_fitted(self)
-        components, is_diagonal = self.components_.copy(), self._is_diagonal
-
-        def metric(u: Any, v: Any, squared: bool = False) -> float:
-            difference = np.asarray(u) - np.asarray(v)
-            moved = components * difference if is_diagonal else components @ difference
-            square = float(moved @ moved)
-            return square if squared else float(np.sqrt(square))
-
-        return metric
+        return partial(distance, self.components_.copy())
 
     def get_mahalanobis_matrix(self) -> np.ndarray:
         """The matrix of the learnt distance.
@@ -162,57 +162,82 @@ class FittedMetric(
 
     # Whether pairs are similar --------------------------------------------------------
 
-    @available_if(_has_threshold)
+    @available_if(_can_tell)
     def predict(self, pairs: Any, X: Any = None) -> np.ndarray:
-        """Tell which pairs are similar, by the threshold.
+        """Tell which pairs are similar, by the threshold, or which triplets are true.
 
         Parameters
         ----------
-        pairs, X
-            As in :meth:`pair_distance`.
+        pairs : array-like of shape (n_pairs, 2, n_features) or (n_pairs, 3, \
+                n_features), or of int of shape (n_pairs, 2) or (n_pairs, 3)
+            The rows themselves, or numbers of rows of `X`. Triplets need no threshold.
+        X : array-like, sparse, DataFrame, dask.array or dask.dataframe, of shape \
+                (n_samples, n_features), default=None
+            Rows that the numbers name.
 
         Returns
         -------
         labels : ndarray of int of shape (n_pairs,)
-            1 for distances up to `threshold_`, else -1.
+            1 for distances up to `threshold_`, else -1. Of triplets 1 if the second row
+            is nearer to the first than the third is.
         """
-        return np.where(self.pair_distance(pairs, X) <= self.threshold_, 1, -1)
+        distances = self._distances(pairs, X)
+        if distances.shape[1] == 2:
+            return np.where(distances[:, 0] < distances[:, 1], 1, -1)
+        self._need_threshold()
+        return np.where(distances[:, 0] <= self.threshold_, 1, -1)
 
-    @available_if(_has_threshold)
+    @available_if(_can_tell)
     def decision_function(self, pairs: Any, X: Any = None) -> np.ndarray:
-        """The same as :meth:`pair_score`, which is above ``-threshold_`` if similar.
+        """How similar pairs are, as by :meth:`pair_score`, or how true triplets are.
 
         Parameters
         ----------
         pairs, X
-            As in :meth:`pair_distance`.
+            As in :meth:`predict`.
 
         Returns
         -------
         scores : ndarray of shape (n_pairs,)
+            Above ``-threshold_`` for similar pairs. Of triplets the distance to the
+            third row less that to the second, above 0 if that is nearer.
         """
-        return self.pair_score(pairs, X)
+        distances = self._distances(pairs, X)
+        if distances.shape[1] == 2:
+            return np.asarray(distances[:, 1] - distances[:, 0])
+        self._need_threshold()
+        return -np.ravel(distances)
 
-    @available_if(_has_threshold)
-    def score(self, pairs: Any, pair_labels: Any, X: Any = None) -> float:
-        """Area under the receiver operating characteristic curve.
+    @available_if(_can_tell)
+    def score(self, pairs: Any, pair_labels: Any = None, X: Any = None) -> float:
+        """Area under the receiver operating characteristic curve; see below.
 
         Parameters
         ----------
         pairs, X
-            As in :meth:`pair_distance`.
-        pair_labels : array-like of shape (n_pairs,)
-            1 for similar pairs, -1 for others.
+            As in :meth:`predict`.
+        pair_labels : array-like of shape (n_pairs,), default=None
+            1 for similar pairs, -1 for others; None for triplets.
 
         Returns
         -------
-        area : float
+        score : float
             Part of the pairs of a similar and another pair in which the similar one is
-            the nearer.
+            the nearer. Of triplets the part that is true.
         """
-        distances = self.pair_distance(pairs, X)
+        distances = self._distances(pairs, X)
+        if distances.shape[1] == 2:
+            if pair_labels is not None:
+                raise ValueError("pair_labels are for pairs of two rows, not triplets")
+            return float((distances[:, 0] < distances[:, 1]).mean())
+        self._need_threshold()
         labels = check_labels(pair_labels, len(distances))
-        return area_under_curve(-distances, labels > 0)
+        return area_under_curve(-np.ravel(distances), labels > 0)
+
+    def _need_threshold(self) -> None:
+        """Refuse pairs after a fit to triplets, until there is a threshold."""
+        if not hasattr(self, "threshold_"):
+            raise AttributeError(_NO_THRESHOLD)
 
     def set_threshold(self, threshold: float) -> Self:
         """Choose the distance up to which pairs are similar.
@@ -284,23 +309,21 @@ class FittedMetric(
         self.threshold_ = float(cuts[np.argmax(value)])
         return self
 
-    def _sides(self, pairs: Any, X: Any) -> tuple[Any, Any]:
-        """First and second rows of pairs."""
-        if X is None:
-            pairs = np.asarray(pairs)
-            if pairs.ndim != 3 or pairs.shape[1] != 2:
-                raise ValueError(
-                    f"pairs has the shape {pairs.shape}, expected (n_pairs, 2, "
-                    "n_features); pass X with pairs of row numbers"
-                )
-            return pairs[:, 0], pairs[:, 1]
-        if is_dask_collection(X):
-            raise TypeError("X is a Dask collection, expected rows in memory")
-        X = X.tocsr() if sparse.issparse(X) else np.asarray(X)
-        rows = check_tuples(pairs, None, X.shape[0]).rows
-        if rows.shape[1] != 2:
-            raise ValueError(f"pairs has the shape {rows.shape}, expected (n_pairs, 2)")
-        return X[rows[:, 0]], X[rows[:, 1]]
+    def _distances(self, tuples: Any, X: Any) -> np.ndarray:
+        """Distances of pairs, in one column, or those of triplets in two."""
+        check_is_fitted(self)
+        refuse_unfinished(X, "X")
+        return distances_of(tuples, X, self._exact)
+
+    def _exact(self, X: Any) -> Any:
+        """Rows between which distances are the learnt ones, in double precision."""
+        return self._apply(
+            X,
+            project_exactly,
+            n_outputs=len(self.components_),
+            dtype=np.float64,
+            keeps_sparse=self._is_diagonal,
+        )
 
 
 def project(components: np.ndarray, X: Any) -> Any:
@@ -308,6 +331,11 @@ def project(components: np.ndarray, X: Any) -> Any:
     if components.ndim > 1:
         return np.asarray(X @ components.T)
     return scale_columns(X, components)
+
+
+def project_exactly(components: np.ndarray, X: Any) -> Any:
+    """The same in double precision: differences are small beside rows far from 0."""
+    return project(components.astype(np.float64), X.astype(np.float64))
 
 
 def check_labels(labels: Any, n_pairs: int) -> np.ndarray:

@@ -104,6 +104,11 @@ def checked_init(init: Any, shape: tuple[int, ...]) -> np.ndarray:
             f"init has the shape {values.shape}, expected finite numbers of shape "
             f"{shape}, {names}"
         )
+    if not values.any():
+        raise ValueError(
+            "init has zeros alone, where all distances are equal and no step leads "
+            "away; give other numbers, or set init='random'"
+        )
     return np.atleast_2d(values)
 
 

@@ -25,6 +25,7 @@ from dask_ma.sfb.metric._cost import worthwhile_ranks
 from dask_ma.sfb.metric._fitted import FittedMetric
 from dask_ma.sfb.metric._inputs import INITS, checked_init, described, tuples_of
 from dask_ma.sfb.metric._params import INACTIVE, MetricParams, check_combinations
+from dask_ma.sfb.metric._partial import partial_changes
 from dask_ma.sfb.metric._plan import GROUP_SIZE
 from dask_ma.supervised import FitResult
 
@@ -346,8 +347,8 @@ class SFBMetricLearner(FittedMetric):
         Raises
         ------
         ValueError
-            As in :meth:`fit`, and for another number of columns, or of components, than
-            before.
+            As in :meth:`fit`, for another number of columns, or of components, than
+            before, and for `early_stopping`.
         """
         data = X, y, sample_weight
         sample_weight, tuples = tuples_of(self, *data, pairs, pair_labels)
@@ -436,21 +437,7 @@ class SFBMetricLearner(FittedMetric):
         return {"start": self.components_} if is_warm else {}
 
     def _partial_changes(self) -> dict[str, Any]:
-        changes: dict[str, Any] = {
-            "is_partial": True,
-            "max_iter": 1,
-            "tol": None,
-            "early_stopping": False,
-        }
-        if not hasattr(self, "components_"):
-            return changes
-        return changes | {
-            "start": self.components_,
-            "eta0": self.eta0_,
-            "iteration": self.n_steps_,
-            "n_passes": self.n_iter_,
-            "steps": getattr(self, "_steps", None),
-        }
+        return partial_changes(self)
 
     def _identity(self, params: MetricParams, seed: int) -> Identity:
         identity = super()._identity(params, seed)

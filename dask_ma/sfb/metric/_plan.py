@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
+from scipy import sparse
 
 from dask_ma.comm import Group, allgather
 from dask_ma.data import Shard
@@ -203,6 +204,9 @@ class LabelSource(Source):
         Whether it then has all rows of X; yes.
     n_classes : int
         Batches have as `y` the class of a row plus this times the number of its group.
+    centre : ndarray of float32 of shape (n_features,), or None
+        What is taken off dense rows of batches: distances do not see it, but rounding
+        does, and makes weights of features that are constant.
     """
 
     def __init__(
@@ -215,6 +219,7 @@ class LabelSource(Source):
     ) -> None:
         self.table = RowTable(shard)
         self.is_gathered = self.has_all_rows = False
+        self.centre: np.ndarray | None = None
         labels = [np.zeros(0, dtype=np.uint8)]
         for block in shard.blocks:
             largest = int(block.y.max(initial=0))
@@ -280,7 +285,10 @@ class LabelSource(Source):
         """A batch of some rows of this rank."""
         weights = None if self._weights is None else self._weights[places]
         y = self._codes[places].astype(np.int64)
-        return Batch(self.table.take(places), y, weights, places)
+        X = self.table.take(places)
+        if self.centre is not None and not sparse.issparse(X):
+            X = shifted(X, self.centre)
+        return Batch(X, y, weights, places)
 
     def codes_at(self, places: np.ndarray) -> np.ndarray:
         """Classes of some rows of this rank."""
@@ -382,6 +390,11 @@ def _pieces(
         y, weights = (None if c is None else c[own] for c in whole[1:3])
         others = tuple(other[own] for other in whole.others)
         yield Batch(whole.X[own], y, weights, whole.rows[own], others)
+
+
+def shifted(X: np.ndarray, centre: np.ndarray) -> np.ndarray:
+    """Rows less a centre; in place, for they have been picked from others."""
+    return np.subtract(X, centre, out=X if X.flags.writeable else None)
 
 
 def chunks(places: np.ndarray) -> Iterator[np.ndarray]:

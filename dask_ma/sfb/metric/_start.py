@@ -9,7 +9,7 @@ from scipy import linalg, sparse
 
 from dask_ma.comm import Group, allreduce
 from dask_ma.sfb.metric._params import MetricParams
-from dask_ma.sfb.metric._plan import LabelSource, PlannedPairs
+from dask_ma.sfb.metric._plan import LabelSource, PlannedPairs, shifted
 
 _MOST_SAMPLED = 2048
 _N_EXTRA, _N_SWEEPS = 10, 2
@@ -21,6 +21,8 @@ _SHARE_OF_GROUPS = 0.17  # times the root of their number
 # Principal components beside those wanted, among which classes are told apart, and what
 # is added to variances within them.
 _N_DISCRIMINATED, _RIDGE = 100, 1e-3
+# What rounding leaves of weights of features that are constant.
+_NOTHING = 1e-12
 _START = 2**33  # tells this draw from others of the seed
 
 
@@ -38,6 +40,12 @@ class Sample:
         Rows of this rank, with their classes if they have such.
     n_components : int
         Components that are to be found in them.
+
+    Attributes
+    ----------
+    centre : ndarray of float32 of shape (n_features,), or None
+        Their mean, the same on all ranks, if they are dense; 0 for features that are
+        mostly 0.
     """
 
     def __init__(
@@ -58,9 +66,19 @@ class Sample:
         if isinstance(source, LabelSource):
             self._codes = source.codes_at(places)
         total = np.asarray(X.sum(axis=0, dtype=np.float64)).ravel()
-        count, total = self._added([np.array(float(X.shape[0])), total])
+        is_dense = not sparse.issparse(X)
+        zeros = (X == 0).sum(axis=0) if is_dense else np.zeros(self.n_features)
+        sums = [np.array(float(X.shape[0])), total, zeros.astype(np.float64)]
+        count, total, zeros = self._added(sums)
         self.n_rows = float(count)
         self._mean = total / self.n_rows
+        self.centre: np.ndarray | None = None
+        if is_dense:
+            # Zeros of features that are hardly ever anything else stay what they are.
+            means = self._mean.astype(np.float32)
+            self.centre = np.where(zeros > self.n_rows / 2, np.float32(0), means)
+            self._X = shifted(X, self.centre)
+            self._mean -= self.centre
 
     def _added(self, arrays: Any, op: Literal["sum", "max"] = "sum") -> Any:
         """Arrays added up over the ranks that have rows."""
@@ -190,7 +208,9 @@ def principal_components(
     for _ in range(_N_SWEEPS):
         Q = np.linalg.qr(sample.moments(Q))[0]
     vectors = np.linalg.eigh(sample.gram(Q))[1][:, ::-1]
-    return with_signs((Q @ vectors[:, :n_components]).T)
+    found = (Q @ vectors[:, :n_components]).T
+    found[np.abs(found) < _NOTHING] = 0
+    return with_signs(found)
 
 
 def discriminants(

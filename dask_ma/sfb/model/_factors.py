@@ -116,6 +116,13 @@ def checked(factors: Any, n_rows: int, shape: tuple[int, int], where: str) -> Fa
     return Factors(u, v)
 
 
+def narrowed(part: Any, dtype: Any) -> Any:
+    """Rows, or factors, no wider than a matrix of a type; of 4 bytes at least."""
+    widest = np.result_type(dtype, np.float32)
+    is_wider = part.dtype.kind == "f" and part.dtype.itemsize > widest.itemsize
+    return part.astype(widest) if is_wider else part
+
+
 def _as_floats(name: str, part: Any, where: str) -> Any:
     """A factor as floating-point numbers: integers cannot be scaled."""
     if np.issubdtype(part.dtype, np.floating):

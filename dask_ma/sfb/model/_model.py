@@ -12,7 +12,7 @@ from dask_ma.data import Shard
 from dask_ma.kernels.prox import NoPenalty, Prox
 from dask_ma.sfb.model._common import CommonStep
 from dask_ma.sfb.model._dual import DualView
-from dask_ma.sfb.model._factors import Factors, checked
+from dask_ma.sfb.model._factors import Factors, checked, narrowed
 from dask_ma.sfb.model._matrix import ParameterMatrix
 
 
@@ -133,7 +133,8 @@ class FactorModel(ABC):
         -------
         matrix : ndarray of float of shape (n_outputs, n_columns)
             `n_columns` is `n_features` in most models. Its type is that of the run:
-            with float32 half as many bytes are sent, and kept.
+            with float32 half as many bytes are sent, and kept. Factors are rounded to
+            it, whatever the type of the rows; these are the model's to round.
         """
 
     @abstractmethod
@@ -452,4 +453,6 @@ def factors_of(
         empty = np.zeros((0, n_outputs), dtype=matrix.dtype)
         return Factors(empty, np.zeros((0, n_features), dtype=matrix.dtype))
     where = f"{type(model).__name__}.factors, {place}"
-    return checked(model.factors(matrix, batch), batch.n_rows, matrix.shape, where)
+    found = model.factors(matrix, batch)
+    u, v = checked(found, batch.n_rows, matrix.shape, where)
+    return Factors(narrowed(u, matrix.dtype), narrowed(v, matrix.dtype))

@@ -44,7 +44,9 @@ class Tuples(NamedTuple):
         return Tuples(self.rows[chosen], labels, weights)
 
 
-def check_tuples(pairs: Any, labels: Any, n_rows: int | None) -> Tuples:
+def check_tuples(
+    pairs: Any, labels: Any, n_rows: int | None, *, allow_same: bool = False
+) -> Tuples:
     """Refuse what is no pairs or triplets of rows.
 
     Parameters
@@ -53,6 +55,8 @@ def check_tuples(pairs: Any, labels: Any, n_rows: int | None) -> Tuples:
     labels : array-like of shape (n_pairs,), or None
     n_rows : int or None
         Rows of the input; None if nobody knows yet.
+    allow_same : bool, default=False
+        Whether a row may be paired with itself.
 
     Returns
     -------
@@ -75,7 +79,7 @@ def check_tuples(pairs: Any, labels: Any, n_rows: int | None) -> Tuples:
     rows = rows.astype(np.int64)
     _check_range(rows, n_rows)
     same = np.flatnonzero((rows[:, :1] == rows[:, 1:]).any(axis=1))
-    if len(same):
+    if len(same) and not allow_same:
         raise ValueError(
             f"{len(same)} pairs are of a row with itself, as pair {same[0]}: "
             f"{rows[same[0]].tolist()}; leave them out"
@@ -93,7 +97,10 @@ def check_tuples(pairs: Any, labels: Any, n_rows: int | None) -> Tuples:
 
 def known_length(X: Any) -> int | None:
     """Rows of an input, if they are known without a computation."""
-    return describe(X).n_rows if is_dask_collection(X) else int(np.shape(X)[0])
+    if is_dask_collection(X):
+        return describe(X).n_rows
+    shape = np.shape(X)
+    return int(shape[0]) if shape else None  # what has none is refused later
 
 
 def _check_range(rows: np.ndarray, n_rows: int | None) -> None:
