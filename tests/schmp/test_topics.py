@@ -280,6 +280,11 @@ def test_first_topics_by_weights_and_by_the_last_fit():
     warm = make(warm_start=True, max_iter=30).fit(X)
     warm.set_params(max_iter=1).fit(X)
     assert warm.log_likelihood_ > make(max_iter=1).fit(X).log_likelihood_ + 0.2
+    for other in (X[:, :10], np.hstack([X, X])):  # rows of words, or none, would do
+        with pytest.raises(ValueError, match=r"other features.* set warm_start=False"):
+            warm.fit(other)
+    assert warm.n_features_in_ == X.shape[1]
+    assert warm.set_params(warm_start=False).fit(X[:, :10]).n_features_in_ == 10
 
 
 def test_more_documents_on_top():
