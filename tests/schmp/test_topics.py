@@ -203,9 +203,11 @@ def test_each_rank_sends_the_table_once_in_a_rotation(
     if sampler == "metropolis":
         table = 3 * n_filled + 4 * 2000
     for record in model.history_[2:]:
+        # Totals, priors and their slopes, and some numbers of 8 bytes, by doubling.
+        shared = 8 * (3 * n_components + 30) * n_ranks * np.log2(n_ranks)
         rest = record["bytes_sent"] - n_ranks * table
-        assert rest > -0.02 * n_ranks * table  # which changes on its way
-        assert rest < 8 * n_components * record["messages_sent"]  # totals, 8 bytes
+        changed = 0.02 * n_ranks * table  # of it, on its way
+        assert -changed < rest < shared + changed
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
