@@ -22,7 +22,7 @@ Take = Callable[[Comm, Header, Any], Awaitable[None] | None]
 Withdraw = Callable[[str, int], object]
 # Answers that nobody waits for are gathered. Where there are messages every few
 # milliseconds, as in rounds, an answer to each two or three would cost as much as one.
-_LAZY = 0.1  # seconds
+_LAZY = 0.5  # seconds
 _MOST_GATHERED = 64
 _IN_A_ROW = 16  # messages after which the event loop sees to other things
 

@@ -163,7 +163,7 @@ class FittedTopics(
             )
         if method == "completion":
             value, n_words = self._sum(X, completion_columns)
-            return _exp(-value / _some(n_words))
+            return _exp(-value / some_to_predict(n_words))
         documents, n_words, n_samples = self._sum(X, bound_columns, count=True)
         if sub_sampling:
             factor = self.total_samples / _some(n_samples)
@@ -456,4 +456,14 @@ def _some(n: float) -> float:
     """A number of words or documents to divide by."""
     if not n:
         raise ValueError("X has no words: the perplexity of nothing is not defined")
+    return n
+
+
+def some_to_predict(n: float) -> float:
+    """A number of words that completion predicts, to divide by."""
+    if not n:
+        raise ValueError(
+            "X has no words to predict: method='completion' predicts every second word "
+            "of a document, so some document needs two"
+        )
     return n

@@ -1,6 +1,5 @@
 """Chains of topics against exact posteriors, a joint test, and a plain sampler."""
 
-import random
 from itertools import product
 
 import numpy as np
@@ -23,6 +22,7 @@ from dask_ma.kernels import (
     offer_of_words,
     polya_sum,
 )
+from dask_ma.schmp.topics import _exact
 from dask_ma.schmp.topics._documents import Documents
 from dask_ma.schmp.topics._exact import ExactMoves
 from dask_ma.schmp.topics._layout import tokens_of_blocks
@@ -293,66 +293,149 @@ def test_documents_are_counted_beside_a_prior_that_changes():
     assert topics.mean() < 0.02  # by the last prior
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("sampler", SAMPLERS)
-def test_words_and_topics_of_a_joint_chain_have_their_prior(sampler):
-    """Geweke's test: words drawn given topics, topics given words, and so on."""
-    rng, draws = np.random.default_rng(2), random.Random(2)
-    n_words, beta = 4, 0.6
-    lengths, K = (5, 3), len(ALPHA)
+class JointChains:
+    """Geweke's chains: words drawn given topics, topics given words, and so on.
 
-    def words_given(topics):
-        weights = [[beta] * n_words for _ in range(K)]
-        words = []
-        for topic in topics.tolist():  # Polya's urn: phi integrated out
-            urn = weights[topic]
-            [word] = draws.choices(range(n_words), urn)
-            urn[word] += 1
-            words.append(word)
-        return np.array(words)
+    They begin with draws from the prior, which they keep if the sampler is right, and
+    lie side by side, each with documents, words and topics of its own: words have no
+    prior of topics of other chains.
+    """
 
-    def topics_of_prior():
-        theta = rng.dirichlet(ALPHA, len(lengths))
-        found = [
-            draws.choices(range(K), row, k=n)
-            for n, row in zip(lengths, theta.tolist(), strict=True)
+    n_documents, length, n_topics, n_words, n_steps = 16, 3, 4, 12, 20
+
+    def __init__(self, n_chains, sampler):
+        self.n_chains, self.sampler = n_chains, sampler
+        self.rng = np.random.default_rng(0)
+        self.alpha = np.linspace(0.125, 0.375, self.n_topics)
+        self.beta = self.rng.uniform(0.2, 0.6, (self.n_words, self.n_topics))
+        self.documents = np.repeat(np.arange(self.n_documents), self.length)
+
+    def tiles(self, documents, words, bounds, size):
+        """Tiles of the tokens at one place of all chains, of which draws are exact."""
+        n, nothing, last = self.n_chains, np.empty(0, int), self.n_documents
+        order = np.arange(len(words), dtype=np.int32).reshape(n, -1).T.ravel()
+        tiles = [
+            Tile(0, n * last, part, documents[order[part]], words[order[part]], nothing)
+            for part in (slice(i, i + n) for i in range(0, len(words), n))
         ]
-        return np.concatenate(found).astype(np.int32)
+        return tiles, order
 
-    def statistics(words, topics):
-        table = np.zeros((n_words, K))
-        np.add.at(table, (words, topics), 1)
-        first = np.bincount(topics[: lengths[0]], minlength=K)
-        return [first[0], first[0] ** 2, (table**2).sum(), table[0, 0], topics.sum()]
+    def topics_of_prior(self, n):
+        """Topics of the tokens of some chains."""
+        theta = self.rng.dirichlet(self.alpha, (n, self.n_documents)).cumsum(axis=2)
+        chances = self.rng.random((n, len(self.documents), 1))
+        return (theta[:, self.documents, :-1] < chances).sum(axis=2)
 
-    forward = []
-    for _ in range(5000):
-        topics = topics_of_prior()
-        forward.append(statistics(words_given(topics), topics))
-    chain, topics = [], topics_of_prior()
-    for _ in range(5000):
-        words = words_given(topics)
-        parts = np.split(words, np.cumsum(lengths)[:-1])
-        order = np.concatenate(
-            [
-                np.argsort(part, kind="stable") + start
-                for part, start in zip(parts, (0, lengths[0]), strict=True)
-            ]
-        )
-        topics, words = topics[order].copy(), words[order]
-        parts = np.split(words, np.cumsum(lengths)[:-1])
+    def words_given(self, topics):
+        """Words by Polya's urn, phi integrated out; with topics, in order."""
+        urns, rows = np.tile(self.beta.T, (len(topics), 1, 1)), np.arange(len(topics))
+        words = np.empty_like(topics)
+        for place, own in enumerate(topics.T):
+            upto = urns[rows, own].cumsum(axis=1)
+            chances = self.rng.random((len(topics), 1)) * upto[:, -1:]
+            words[:, place] = (upto[:, :-1] < chances).sum(axis=1)
+            urns[rows, own, words[:, place]] += 1
+        order = np.argsort(self.documents * self.n_words + words, axis=1)
+        return (np.take_along_axis(array, order, axis=1) for array in (words, topics))
+
+    def topics_given(self, words, topics, wrong):
+        """Topics by the sampler, with priors that are wrong by two factors."""
+        n, K = self.n_chains, self.n_topics
+        chains = np.arange(n)[:, np.newaxis]
+        tokens = (words + self.n_words * chains).reshape(-1, self.length)
+        alpha = wrong[0] * np.tile(self.alpha, n)
+        beta = wrong[1] * np.kron(np.eye(n), self.beta)
+        own = (topics + K * chains).ravel()
         moves, counts, totals, priors = chain_of(
-            parts, n_words, topics, ALPHA, beta, sampler
+            tokens, n * self.n_words, own, alpha, beta, self.sampler
         )
-        moves.visit(0, counts, priors, totals, rng)
-        topics = topics_of(moves)
-        chain.append(statistics(words, topics))
-    forward, chain = np.array(forward, float), np.array(chain, float)
-    batches = chain.reshape(40, -1, chain.shape[1]).mean(axis=1)
-    error = np.sqrt(
-        batches.var(axis=0, ddof=1) / 40 + forward.var(axis=0) / len(forward)
-    )
-    assert (np.abs(chain.mean(axis=0) - forward.mean(axis=0)) < 4 * error).all()
+        moves.visit(0, counts, priors, totals, self.rng)
+        # Once in a million draws, by rounding, a topic has no weight: of another chain.
+        return topics_of(moves).reshape(n, -1) % K
+
+    def scores(self, words, topics):
+        """Slopes of the log prior by the logarithms of alpha and beta.
+
+        They are 0 on average, and notice a factor as nothing else does: of all topics
+        together, and, behind how even these are, of each.
+        """
+        K, rows = self.n_topics, np.arange(len(topics))[:, np.newaxis]
+        of_documents = np.zeros((len(topics), self.n_documents, K))
+        np.add.at(of_documents, (rows, self.documents, topics), 1)
+        of_words = np.zeros((len(topics), self.n_words, K))
+        np.add.at(of_words, (rows, words, topics), 1)
+        by_alpha = rises(of_documents, self.alpha).sum(axis=1)
+        total = self.alpha.sum()
+        of_length = special.psi(self.length + total) - special.psi(total)
+        by_alpha -= self.n_documents * self.alpha * of_length
+        by_beta = rises(of_words, self.beta).sum(axis=1)
+        by_beta -= rises(of_words.sum(axis=1), self.beta.sum(axis=0))
+        sums = by_alpha.sum(axis=1), by_beta.sum(axis=1), self.evenness(topics)
+        return np.column_stack([*sums, by_alpha, by_beta])
+
+    def evenness(self, topics):
+        """Whether topics have as many tokens each, which sums of beta decide, too."""
+        K, rows = self.n_topics, np.arange(len(topics))[:, np.newaxis]
+        totals = np.zeros((len(topics), K))
+        np.add.at(totals, (rows, topics), 1)
+        return rises(totals, self.beta.sum(axis=0)).sum(axis=1)
+
+    def deviations(self, n_starts, wrong):
+        """Means of what chains have, less that of the prior, in standard errors."""
+        of_chains = []
+        usual = self.evenness(self.topics_of_prior(20_000)).mean()
+        for _ in range(n_starts):
+            topics, found = self.topics_of_prior(self.n_chains), 0.0
+            for _ in range(self.n_steps):
+                words, topics = self.words_given(topics)
+                # Of words just drawn scores are 0 on average, whatever the topics are:
+                # what is left without them is less by chance.
+                before = self.scores(words, topics)
+                before[:, [0, *range(3, 3 + self.n_topics)]] = 0
+                before[:, 2] = usual
+                topics = self.topics_given(words, topics, wrong)
+                found += self.scores(words, topics) - before
+            of_chains.append(found)
+        return in_errors(np.concatenate(of_chains))
+
+
+def rises(counts, prior):
+    """Slopes of log Gamma(counts + prior) - log Gamma(prior) by log prior."""
+    return prior * (special.psi(counts + prior) - special.psi(prior))
+
+
+def in_errors(draws):
+    """Means of independent draws over their standard errors."""
+    return draws.mean(axis=0) / (draws.std(axis=0, ddof=1) / np.sqrt(len(draws)))
+
+
+def test_scores_of_draws_from_the_prior_are_nothing_on_average():
+    """So the chains that begin with such draws are to have such scores."""
+    chains = JointChains(4000, "exact")
+    words, topics = chains.words_given(chains.topics_of_prior(4000))
+    scores = np.delete(chains.scores(words, topics), 2, axis=1)
+    assert np.abs(in_errors(scores)).max() < 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", [(1, 1), (1.15, 1), (1, 1.15)])
+@pytest.mark.parametrize(
+    ("sampler", "n_chains", "n_starts"), [("exact", 32, 6), ("metropolis", 5, 30)]
+)
+def test_words_and_topics_of_a_joint_chain_have_their_prior(
+    sampler, n_chains, n_starts, wrong, monkeypatch
+):
+    """Geweke's test, which notices a sampler whose alpha or beta is 15 % too large.
+
+    Chains are independent, so their means have the errors of independent draws,
+    however much of its past each has.
+    """
+    chains = JointChains(n_chains, sampler)
+    monkeypatch.setattr(_exact, "cut_tiles", chains.tiles)
+    if wrong == (1, 1):
+        assert np.abs(chains.deviations(n_starts, wrong)).max() < 4
+    else:  # half of the draws are enough
+        assert chains.deviations(n_starts // 2, wrong)[wrong.index(1.15)] > 4
 
 
 @pytest.mark.slow

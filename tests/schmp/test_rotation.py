@@ -21,6 +21,7 @@ from dask_ma.schmp import (
     run,
     schedules,
 )
+from dask_ma.schmp.runtime import _rotation
 
 RNG = np.random.default_rng(0)
 X = np.where(RNG.random((60, 23)) < 0.4, RNG.normal(size=(60, 23)), 0)
@@ -220,7 +221,8 @@ def test_all_wait_for_each_other_once_in_a_rotation(
 
 
 @pytest.mark.parametrize("slow", [0, 2])
-def test_the_clock_changes_nothing_and_no_rank_hoards(run_ranks, slow):
+def test_the_clock_changes_nothing_and_no_rank_hoards(run_ranks, slow, monkeypatch):
+    monkeypatch.setattr(_rotation, "SMALL", -1)  # else it may
     held = []
 
     def late(self, block, local, shared, turn):
@@ -260,6 +262,34 @@ def test_the_clock_changes_nothing_and_no_rank_hoards(run_ranks, slow):
     assert_same(results[0][0], serial(program, 4, 3))
     assert max(most for _, most in results) <= 3  # of 8 blocks
     assert max(held) <= 4
+
+
+@pytest.mark.parametrize(("small", "n_rotations"), [(-1, 3), (2**20, 1), (50, 3)])
+def test_leave_is_asked_for_where_blocks_are_large(
+    run_ranks, small, n_rotations, monkeypatch
+):
+    """In the first rotation, too, of which nobody knows what it sends."""
+    monkeypatch.setattr(_rotation, "SMALL", small)
+    program = make_program()
+
+    def agent(group):
+        tags, push, flushed = [], group.push, []
+        group.push = lambda payload, dest, tag, **options: (
+            tags.append(tag),
+            push(payload, dest, tag, **options),
+        )
+        group.flush, group.take_back = lambda: flushed.append(1), lambda: None
+        engine = make_engine(group, program, 4)
+        flushed.clear()
+        engine.run(3)
+        n_leaves = sum(tag[0] == "room" for tag in tags if isinstance(tag, tuple))
+        found = n_leaves, len(flushed)
+        return engine.collect(), *found
+
+    results = run_ranks(agent, 4)
+    assert_same(results[0][0], serial(program, 4, 3))
+    assert {n for _, n, _ in results} == {3 * n_rotations}
+    assert not any(n for *_, n in results)  # a wait for answers tells nothing new
 
 
 def test_a_schedule_of_the_users_own(run_ranks):

@@ -6,6 +6,9 @@ at most: before it sends what the other needs in sub-iteration `c`, that one has
 ended ``c - 2``. So a rank never has more than the blocks of three sub-iterations, its
 own and those of two others in its mailbox, however slow it is.
 
+Each permission is a message. There are none where blocks are small: a slow rank may
+then have all that it is sent in the rotation.
+
 The rank that is furthest behind waits for nobody: all have sent what it needs, and all
 have room for what it sends. So ranks cannot wait for each other in a circle.
 """
@@ -20,6 +23,8 @@ import numpy as np
 from dask_ma.comm import Group
 from dask_ma.schmp.runtime._encoding import decode, encode
 from dask_ma.schmp.runtime._route import Route
+
+SMALL = 16 * 2**20  # bytes that a rank is sent in a rotation and that may all lie there
 
 
 @dataclass
@@ -68,11 +73,27 @@ class Ring:
     most_held: int = 0
     _route: Route = field(default_factory=lambda: Route([], [[]]))
     _rotation: int = 0
+    _may_pile_up: bool = False
+    _sent_before: int = 0
     _ready: set[tuple[int, int]] = field(default_factory=set)
 
-    def begin(self, rotation: int, route: Route) -> None:
-        """Begin a rotation, in which blocks take `route`."""
+    @property
+    def n_sent(self) -> int:
+        """Bytes that this rank has sent in the rotation."""
+        return self._sent_so_far() - self._sent_before
+
+    def begin(self, rotation: int, route: Route, *, may_pile_up: bool = False) -> None:
+        """Begin a rotation, in which blocks take `route`.
+
+        Parameters
+        ----------
+        rotation : int
+        route : Route
+        may_pile_up : bool, default=False
+            Whether blocks are sent without leave; the same on all ranks.
+        """
         self._rotation, self._route = rotation, route
+        self._may_pile_up, self._sent_before = may_pile_up, self._sent_so_far()
         self._ready.clear()
         for block, dest in route.departures(0, self.group.rank).items():
             self._push(block, dest, 0)
@@ -100,7 +121,7 @@ class Ring:
 
     def end_iteration(self, iteration: int) -> None:
         """Tell those who send the blocks of the next but one that they may."""
-        if iteration + 2 < len(self._route.moves):
+        if iteration + 2 < len(self._route.moves) and not self._may_pile_up:
             sources = self._route.arrivals(iteration + 2, self.group.rank).values()
             for source in sorted(set(sources)):
                 self.group.push(None, source, ("room", self._rotation, iteration + 2))
@@ -113,7 +134,8 @@ class Ring:
 
     def _push(self, block: int, dest: int, iteration: int) -> None:
         """Send a block to where it is needed in a sub-iteration."""
-        if iteration >= 2 and (dest, iteration) not in self._ready:
+        needs_leave = iteration >= 2 and not self._may_pile_up
+        if needs_leave and (dest, iteration) not in self._ready:
             self.group.recv(dest, ("room", self._rotation, iteration))
             self._ready.add((dest, iteration))
         tag = ("block", self._rotation, iteration, block)
@@ -125,3 +147,8 @@ class Ring:
         values = decode(self.group.recv(source, tag))
         self.held[block] = ParameterBlock(block, self.parameters[block], values)
         self.most_held = max(self.most_held, len(self.held))
+
+    def _sent_so_far(self) -> int:
+        """Bytes that this rank has sent to others, in all."""
+        counters = self.group.counters
+        return counters.bytes_sent + counters.bytes_shared

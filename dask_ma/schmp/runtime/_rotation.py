@@ -30,7 +30,7 @@ from dask_ma.schmp.runtime._block_states import (
     placed_values,
 )
 from dask_ma.schmp.runtime._dynamic import Counts
-from dask_ma.schmp.runtime._ring import ParameterBlock, Ring
+from dask_ma.schmp.runtime._ring import SMALL, ParameterBlock, Ring
 from dask_ma.schmp.runtime._rotation_program import RotationProgram, Turn
 from dask_ma.schmp.runtime._rotation_schedule import RotationRequest
 from dask_ma.schmp.runtime._route import Route
@@ -104,6 +104,7 @@ class RotationEngine:
             self.shared = _frozen(self._initial_shared(state))
         self.iteration = 0 if state is None else int(state.shared["iteration"])
         self._imbalance = 1.0
+        self._sent_to_each = np.inf  # bytes, in the last rotation
 
     @property
     def model(self) -> dict[int, dict[str, np.ndarray]]:
@@ -151,7 +152,9 @@ class RotationEngine:
             If another rank has failed, or a wait takes longer than configured.
         """
         n_updates = sum(self._rotate() for _ in range(n_iterations))
-        self._group.flush()
+        # All blocks are home, so whatever was sent of them has arrived: to ask for the
+        # answers would be messages without news.
+        self._group.take_back()
         return Counts(
             n_iterations,
             n_updates,
@@ -217,7 +220,8 @@ class RotationEngine:
         change = self._no_change()
         with self.log.computing():
             self.program.begin_rotation(self._at_home(), self.local, self.shared)
-        self._ring.begin(self.iteration, route)
+        may_pile_up = self._sent_to_each <= SMALL
+        self._ring.begin(self.iteration, route, may_pile_up=may_pile_up)
         for number, jobs in enumerate(route.jobs):
             self._ring.send_idle(number)
             for block in jobs[rank]:
@@ -281,8 +285,9 @@ class RotationEngine:
         """Change what is shared by what all ranks have found; a collective call."""
         names = sorted(change)
         # Without anything to add up, too: all ranks wait for each other here.
-        waited = np.zeros(1, dtype=np.int8)
-        *sums, _ = allreduce(self._group, [*(change[name] for name in names), waited])
+        sent = np.array([self._ring.n_sent])
+        *sums, sent = allreduce(self._group, [*(change[name] for name in names), sent])
+        self._sent_to_each = float(sent[0]) / self._group.size
         if names:
             with self.log.computing():
                 shared = self.program.aggregate(

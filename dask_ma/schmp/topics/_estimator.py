@@ -399,13 +399,18 @@ class SchMPLDA(FittedGibbs):
         if len(self.components_) != self.n_components:
             raise ValueError(
                 f"n_components is {self.n_components}, but the topics to go on from "
-                f"are {len(self.components_)}; set it back, or call fit without "
-                "warm_start"
+                f"are {len(self.components_)}; set it back, or call fit with "
+                "warm_start=False"
             )
         return np.ascontiguousarray(self.components_.T)
 
     def _make_params(self, info: InputInfo, **changes: Any) -> GibbsParams:
         n_topics, n_features = self.n_components, self.n_features_in_
+        if "start" in changes and len(changes["start"]) != n_features:
+            raise ValueError(
+                "the topics to start from have other features than the data: "
+                f"{len(changes['start'])}, not {n_features}; set warm_start=False"
+            )
         of_documents = check_doc_topic_prior(
             self._first_value("doc_topic_prior"), n_topics
         )

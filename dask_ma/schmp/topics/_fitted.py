@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dask_ma.kernels import left_to_right
 from dask_ma.schmp.topics._documents import TokenTopics
-from dask_ma.topics._fitted import FittedTopics
+from dask_ma.topics._fitted import FittedTopics, some_to_predict
 from dask_ma.topics._model import TopicModel, completion_columns
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ class FittedGibbs(FittedTopics):
             raise ValueError(f"n_particles should be at least 1, got {n_particles!r}")
         if method == "completion":
             value, n_words = self._sum(X, completion_columns)
+            some_to_predict(n_words)
         else:
             seed = int(check_random_state(random_state).randint(_MAX_SEED))
             model = _Particles(self._predictor(), int(n_particles), seed)
