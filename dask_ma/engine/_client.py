@@ -70,7 +70,7 @@ def await_workers(client: Client | None) -> None:
     NoWorkersError
         If they are not there after ``dask-ma.launch.min-workers-timeout``.
     """
-    wanted = int(_config.get("launch.min-workers"))
+    wanted = _config.get_count("launch.min-workers")
     if client is None or (wanted < 1 and not _is_known_empty(client.cluster)):
         return
     timeout = _config.get_timeout("launch.min-workers-timeout")

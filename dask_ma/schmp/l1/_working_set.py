@@ -92,7 +92,7 @@ class WorkingSets(Solver):
         if objective.loss.is_quadratic:
             few = self._has_few_rows
             self._inner_gap = _INNER_GAP_FEW_ROWS if few else _INNER_GAP
-        self._limit = int(_config.get("schmp.max-working-set"))
+        self._limit = _config.get_count("schmp.max-working-set")
         self._spread: np.ndarray | None = None  # of each column about its mean
         self._screening_tol = screening_tol
         self._turn = 0
