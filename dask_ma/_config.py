@@ -50,15 +50,40 @@ def get_bytes(key: str) -> int:
     return int(_as_number(_bytes, f"dask-ma.{key}", "a number of bytes, such as 64 MB"))
 
 
+def get_count(key: str) -> int:
+    """Value of ``dask-ma.<key>``, a whole number."""
+    return int(_as_number(int, f"dask-ma.{key}", "a whole number"))
+
+
+def get_fraction(key: str) -> float:
+    """Value of ``dask-ma.<key>``, a number."""
+    return _as_number(float, f"dask-ma.{key}", "a number")
+
+
+def is_set(key: str) -> bool:
+    """Value of ``dask-ma.<key>``, true or false."""
+    value = get(key)
+    # Environment variables bring the words that are booleans in a YAML file.
+    found = yaml.safe_load(value) if isinstance(value, str) else value
+    if not isinstance(found, bool) and found not in (0, 1):
+        raise ValueError(
+            f"the configuration dask-ma.{key} should be true or false; got {value!r}"
+        )
+    return bool(found)
+
+
 def _as_number(read: Callable[[Any], float], key: str, expected: str) -> float:
     """Value of a key; if it cannot be read, the error says of which key it is."""
     value = dask.config.get(key)
+    cause = None
     try:
-        return read(value)
+        if (number := read(value)) >= 0:
+            return number
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"the configuration {key} should be {expected}; got {value!r}"
-        ) from error
+        cause = error
+    raise ValueError(
+        f"the configuration {key} should be {expected}; got {value!r}"
+    ) from cause
 
 
 # Every message asks for some, and reading the words takes longer than the message.

@@ -109,7 +109,7 @@ class WaitingRoom:
 
     def _make_room(self, newest: str) -> None:
         """Give up messages that are too many."""
-        most = int(_config.get("comm.held-messages"))
+        most = _config.get_count("comm.held-messages")
         while len(self._held) > max(1, most):
             self._give_up_first(
                 lambda held: True, f"more than {most} wait (dask-ma.comm.held-messages)"

@@ -77,7 +77,7 @@ class Trace:
 
     def __init__(self, max_spans: int | None = None) -> None:
         if max_spans is None:
-            max_spans = int(_config.get("trace.max-spans"))
+            max_spans = _config.get_count("trace.max-spans")
         if max_spans < 0:
             raise ValueError(
                 "the number of spans that a rank keeps must be at least 0, got "

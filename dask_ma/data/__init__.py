@@ -19,7 +19,13 @@ from dask_ma.data._fingerprint import (
 )
 from dask_ma.data._frames import as_arrays, row_blocks
 from dask_ma.data._input_size import InputSize, count_classes, size_of_input
-from dask_ma.data._inputs import InputInfo, describe, is_dask_collection, rows_like
+from dask_ma.data._inputs import (
+    InputInfo,
+    describe,
+    is_dask_collection,
+    is_dask_frame,
+    rows_like,
+)
 from dask_ma.data._labels import (
     check_memory_labels,
     encode_labels,
@@ -84,6 +90,7 @@ __all__ = [
     "give_back_freed",
     "hand_back",
     "is_dask_collection",
+    "is_dask_frame",
     "is_foreign_sparse",
     "is_on_disk",
     "is_sparse",

@@ -68,10 +68,18 @@ def _follow(graph: Mapping[Any, Any], key: Any) -> Any:
 
 
 def futures_of_blocks(collection: Any) -> list[Future] | None:
-    """Futures of the blocks of a persisted collection, None if it is not persisted."""
+    """Futures of the blocks of a persisted collection, None if it is not persisted.
+
+    None, too, if it has been pickled since, as with the arguments of a task: such
+    futures belong to no client and know nothing of their blocks, until a client is sent
+    the collection as a graph.
+    """
     graph = collection.__dask_graph__()
     blocks = [_follow(graph, key) for key in block_keys(collection)]
-    return blocks if all(isinstance(block, Future) for block in blocks) else None
+    are_known = all(
+        isinstance(block, Future) and block.client is not None for block in blocks
+    )
+    return blocks if are_known else None
 
 
 def rests_on_futures(collection: Any) -> bool:

@@ -63,7 +63,7 @@ class Demand(NamedTuple):
         """
         whole = self.growth * self.n_bytes + self.copies.times * self.cast
         limits = sum(usage.limit for usage in known.values())
-        fraction = float(_config.get("data.memory-fraction"))
+        fraction = _config.get_fraction("data.memory-fraction")
         if whole > fraction * limits:
             return (
                 f"which take {format_bytes(int(whole))}, more than {fraction:.0%} of "

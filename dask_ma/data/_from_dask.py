@@ -242,7 +242,7 @@ def _place_blocks(
     if deals:
         plan = plan_dealt(lengths, len(addresses))
     elif in_place and _keeps():
-        imbalance = float(_config.get("data.imbalance"))
+        imbalance = _config.get_fraction("data.imbalance")
         plan = plan_in_place(lengths, held[0], addresses, imbalance)
     else:
         plan = plan_contiguous(lengths, len(addresses))

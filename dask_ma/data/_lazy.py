@@ -40,6 +40,7 @@ def apply_blockwise(
     n_outputs: int | None,
     dtype: Any,
     keeps_sparse: bool = False,
+    columns: Any = None,
 ) -> Any:
     """Apply ``function(model, block)`` lazily to every block of rows.
 
@@ -59,11 +60,14 @@ def apply_blockwise(
         Dtype of the result.
     keeps_sparse : bool, default=False
         Whether the function makes a CSR of a CSR.
+    columns : array-like of str, default=None
+        Names of the outputs, if the result for a dask.dataframe is to be one.
 
     Returns
     -------
     dask.array of shape (n_rows,) or (n_rows, n_outputs)
-        With the row chunks of `X`; unknown ones stay unknown. A result of one
+        With the row chunks of `X`; unknown ones stay unknown. With `columns` a
+        dask.dataframe with the index of `X`. A result of one
         dimension for a dask.dataframe is a Series with its index, so that it can be
         assigned to the DataFrame: Dask does not let an array be assigned to one whose
         partitions it may still join or move.
@@ -74,8 +78,8 @@ def apply_blockwise(
         If the metadata show that `X` does not hold rows of numbers.
     """
     X = check_features(X, describe(X), allow_no_rows=True)
-    if is_dask_frame(X) and n_outputs is None:
-        return _apply_to_frame(X, function, model, np.dtype(dtype))
+    if is_dask_frame(X) and (n_outputs is None or columns is not None):
+        return _apply_to_frame(X, function, model, np.dtype(dtype), columns)
     X = as_array(X)
     tail = () if n_outputs is None else (n_outputs,)
     shape = {"drop_axis": 1} if n_outputs is None else {}
@@ -100,8 +104,9 @@ def _apply_to_frame(
     function: Callable[[Any, Any], np.ndarray],
     model: Any,
     dtype: np.dtype,
+    columns: Any = None,
 ) -> Any:
-    """Series of one value per row, which Dask lowers with what it is assigned to."""
+    """Series or frame of the rows, which Dask lowers with what it is assigned to."""
     import pandas as pd  # a Dask DataFrame cannot be without it
 
     # Text has a dtype of its own in some versions of pandas.
@@ -113,7 +118,8 @@ def _apply_to_frame(
         _ship(model),
         dtype,
         kept,
-        meta=pd.Series([], dtype=kept, index=X._meta.index[:0]),
+        columns,
+        meta=_framed(np.empty((0,)), X._meta.index[:0], kept, columns),
         enforce_metadata=False,
         transform_divisions=False,
         token=f"dask_ma-{_name_of(function)}",
@@ -126,15 +132,26 @@ def _apply_to_partition(
     model: Any,
     dtype: np.dtype,
     kept: Any,
+    columns: Any,
     partition_info: dict[str, Any],
 ) -> Any:
     """Result of one partition, with its index (runs on a worker)."""
-    import pandas as pd
-
     index = partition_info["number"]
     block = features_to_array(frame, index)
-    values = _apply(block, function, model, (), dtype, (index,))
-    return pd.Series(values, index=frame.index, dtype=kept)
+    tail = () if columns is None else (len(columns),)
+    values = _apply(block, function, model, tail, dtype, (index,))
+    return _framed(values, frame.index, kept, columns)
+
+
+def _framed(values: Any, index: Any, dtype: Any, columns: Any) -> Any:
+    """Values of rows as a Series, or as a DataFrame with columns."""
+    import pandas as pd
+
+    if columns is None:
+        return pd.Series(values, index=index, dtype=dtype)
+    values = values.toarray() if is_sparse(values) else values
+    values = values.reshape(len(index), len(columns))
+    return pd.DataFrame(values, index=index, columns=columns, dtype=dtype)
 
 
 def _apply(

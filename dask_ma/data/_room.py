@@ -40,7 +40,7 @@ class RoomSettings:
     @classmethod
     def configured(cls) -> RoomSettings:
         """The settings of this process."""
-        fraction = float(_config.get("data.memory-fraction"))
+        fraction = _config.get_fraction("data.memory-fraction")
         return cls(persists(), fraction, _config.get("data.cache"))
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from heapq import heapify, heapreplace
 from time import monotonic, sleep
 from typing import Any
+from uuid import uuid4
 
 from distributed import Client, get_client, get_worker, worker_client
+from distributed.deploy.cluster import Cluster
 
 from dask_ma import _config
 from dask_ma.data import current_client, scheduler_workers
@@ -20,6 +22,9 @@ _thread = threading.local()
 _STARTING = ("newly-created", "connecting")
 _SHORT_WAIT = 0.01  # seconds
 _LOOK = 0.2  # seconds between looks at the workers of a cluster
+# In which a cluster that adapts notices that there is a task. It may be busy with the
+# end of another worker, which takes seconds.
+_INTERVALS = 6
 
 
 def mark_seceded() -> None:
@@ -51,6 +56,10 @@ def fit_client(client: Client | None = None) -> Iterator[Client | None]:
 def await_workers(client: Client | None) -> None:
     """Wait for as many workers as the configuration wants a fit to begin with.
 
+    Without any, a cluster that adapts to what there is to do is given something to do,
+    as no task waits before the ranks have their places; and one that is starting some
+    is waited for.
+
     Parameters
     ----------
     client : Client or None
@@ -61,19 +70,61 @@ def await_workers(client: Client | None) -> None:
     NoWorkersError
         If they are not there after ``dask-ma.launch.min-workers-timeout``.
     """
-    wanted = int(_config.get("launch.min-workers"))
-    if client is None or wanted < 1:
+    wanted = _config.get_count("launch.min-workers")
+    if client is None or (wanted < 1 and not _is_known_empty(client.cluster)):
         return
     timeout = _config.get_timeout("launch.min-workers-timeout")
-    deadline = monotonic() + timeout
-    while (found := len(running_workers(client, allow_none=True))) < wanted:
-        if monotonic() >= deadline:
-            raise NoWorkersError(
-                f"{found} workers take tasks after {timeout:g} s "
-                f"(dask-ma.launch.min-workers-timeout), expected {wanted} "
-                "(dask-ma.launch.min-workers)"
-            )
-        sleep(_LOOK)
+    started = monotonic()
+    with ExitStack() as stack:
+        is_asked = False
+        while True:
+            found = len(running_workers(client, allow_none=True))
+            waited = monotonic() - started
+            if found >= max(1, wanted):
+                return
+            if wanted < 1 and waited >= _answer_time() and not client.cluster.plan:
+                return  # nobody starts a worker, as the one who places ranks will say
+            if waited >= timeout:
+                raise NoWorkersError(_too_few(found, wanted, timeout))
+            if not found and not is_asked:
+                stack.enter_context(_something_to_do(client))
+                is_asked = True
+            sleep(_LOOK)
+
+
+def _is_known_empty(cluster: Any) -> bool:
+    """Whether this process has made a cluster that is without workers."""
+    return isinstance(cluster, Cluster) and not cluster.scheduler_info["workers"]
+
+
+def _answer_time() -> float:
+    """Seconds in which a cluster that adapts begins to start a worker."""
+    interval = _config.get_dask_timeout("distributed.adaptive.interval")
+    return _INTERVALS * interval
+
+
+@contextmanager
+def _something_to_do(client: Client) -> Iterator[None]:
+    """Have a task wait for a worker."""
+    task = client.submit(int, key=f"dask_ma-wake-{uuid4().hex}")
+    try:
+        yield
+    finally:
+        task.release()
+
+
+def _too_few(found: int, wanted: int, timeout: float) -> str:
+    """Message that workers have not come."""
+    text = (
+        f"{found} workers take tasks after {timeout:g} s "
+        f"(dask-ma.launch.min-workers-timeout), expected {max(1, wanted)}"
+    )
+    if wanted < 1:
+        return f"{text}, which the cluster has begun to start"
+    return (
+        f"{text} (dask-ma.launch.min-workers); a cluster that adapts starts more than "
+        "one for a fit only where cluster.adapt(minimum=n) says so"
+    )
 
 
 def place_ranks(
@@ -179,8 +230,9 @@ def running_workers(
         raise NoWorkersError(
             f"the cluster of the current Dask client ({client.scheduler.address}) has "
             f"{len(workers)} workers, none of them running{paused}; wait for them with "
-            "client.wait_for_workers(n) or dask-ma.launch.min-workers, or close the "
-            "client to fit in this process"
+            "client.wait_for_workers(n), or with dask-ma.launch.min-workers where the "
+            "cluster starts workers when there are tasks, or close the client to fit "
+            "in this process"
         )
     # Workers of one process side by side, whatever the order they joined in.
     return dict(sorted(running.items()))

@@ -140,7 +140,7 @@ class _Fit:
         path = None if self.checkpoint is None else self.checkpoint.path
         self.losses = Losses(self.job.name)
         self.termination = Termination(self.job.name, self.fit_id, path)
-        self.elastic = bool(_config.get("elastic")) and self.client is not None
+        self.elastic = _config.is_set("elastic") and self.client is not None
         self.keeps = self.client is not None and (
             self.policy != "raise" or self.elastic
         )

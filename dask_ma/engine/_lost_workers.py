@@ -77,12 +77,12 @@ class Losses:
         self._n_losses += 1
         self._n_ended += bool(ended)
         since = f"since the fit has come to round {self._round}"
-        if self._n_ended > int(_config.get("recovery.max-memory-restarts")):
+        if self._n_ended > _config.get_count("recovery.max-memory-restarts"):
             raise InsufficientMemoryError(
                 f"{self._name} was given up after {self._n_ended} losses {since} "
                 f"(dask-ma.recovery.max-memory-restarts); {describe_memory(ended)}"
             ) from error
-        limit = int(_config.get("recovery.max-restarts"))
+        limit = _config.get_count("recovery.max-restarts")
         if self._n_losses > limit:
             error.add_note(
                 f"dask_ma: gave up after {limit} losses {since} "

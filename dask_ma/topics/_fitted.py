@@ -9,12 +9,12 @@ from typing import Any, Self
 
 import numpy as np
 from scipy import special
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.decomposition import LatentDirichletAllocation
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dask_ma import _config
 from dask_ma._scores import blockwise_sum
+from dask_ma._transformers import DistributedTransformerMixin
 from dask_ma.base import DistributedEstimator
 from dask_ma.data import CAST_LATER
 from dask_ma.kernels import InferenceSettings
@@ -43,9 +43,7 @@ _OF_ONLINE = {
 DIGAMMA_THRESHOLD: float | None = 9
 
 
-class FittedTopics(
-    ClassNamePrefixFeaturesOutMixin, TransformerMixin, DistributedEstimator
-):
+class FittedTopics(DistributedTransformerMixin, DistributedEstimator):
     """Base of topic models: documents worked out with fitted topics."""
 
     def __sklearn_tags__(self) -> Any:
@@ -80,14 +78,16 @@ class FittedTopics(
         """
         check_is_fitted(self)
         _check_normalize(normalize)
-        return self._apply(
+        return self._transformed(
             X,
             topic_proportions if normalize else topic_parameters,
             n_outputs=len(self.components_),
             dtype=self.components_.dtype,
         )
 
-    def fit_transform(self, X: Any, y: Any = None, *, normalize: bool = True) -> Any:
+    def fit_transform(  # type: ignore[override]
+        self, X: Any, y: Any = None, *, normalize: bool = True
+    ) -> Any:
         """Fit to documents, and work out the topics of the same documents.
 
         Parameters

@@ -101,15 +101,55 @@ def test_the_current_client_can_be_set_for_a_block(inproc_client):
         assert client is inproc_client
 
 
-def test_a_cluster_without_workers():
+def test_a_cluster_without_workers(configured):
     with (
         LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as cluster,
         Client(cluster, set_as_default=False) as client,
+        configured({"distributed.adaptive.interval": "10 ms"}),
     ):
         with pytest.raises(NoWorkersError, match=r"has 0 workers.*wait_for_workers"):
             place_ranks(client, None)
         with pytest.raises(NoWorkersError, match=client.scheduler.address):
             run_spmd(lambda group: None, client=client)
+
+
+@pytest.mark.parametrize("min_workers", [0, 1])
+def test_a_cluster_that_adapts_starts_a_worker(configured, min_workers):
+    """There is none while nothing is to do, and no task before there is one."""
+    with (
+        LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+        configured({"dask-ma.launch.min-workers": min_workers}),
+    ):
+        cluster.adapt(minimum=0, maximum=1, interval="50 ms", wait_count=1000)
+        assert run_spmd(lambda group: group.size, client=client) == [1]
+
+
+def test_workers_that_the_cluster_is_starting_are_waited_for():
+    with (
+        LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        cluster.scale(1)
+        assert run_spmd(lambda group: group.size, client=client) == [1]
+
+
+def test_workers_that_the_cluster_only_plans(configured):
+    class Planned(LocalCluster):
+        plan = frozenset({0})
+
+    with (
+        Planned(n_workers=0, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+        configured(
+            {
+                "dask-ma.launch.min-workers-timeout": "50 ms",
+                "distributed.adaptive.interval": "1 ms",
+            }
+        ),
+        pytest.raises(NoWorkersError, match="cluster has begun to start"),
+    ):
+        run_spmd(lambda group: None, client=client)
 
 
 def test_a_closed_client(_inproc_cluster):

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import dask
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
@@ -113,7 +114,11 @@ def test_numbers_that_are_missing_at_predict():
 
 def test_cluster_without_workers():
     options = {"processes": False, "dashboard_address": ":0"}
-    with LocalCluster(n_workers=0, **options) as cluster, Client(cluster):
+    with (
+        LocalCluster(n_workers=0, **options) as cluster,
+        Client(cluster),
+        dask.config.set({"distributed.adaptive.interval": "10 ms"}),
+    ):
         model = MASGDClassifier(**PARAMS)
         with pytest.raises(NoWorkersError, match="0 workers, none of them running"):
             model.fit(*good())

@@ -1,12 +1,16 @@
 """Columns, rows and targets that make other solvers stumble."""
 
 import warnings
+from itertools import islice
 
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso, LogisticRegression
+from sklearn.model_selection import StratifiedKFold
+from sklearn.preprocessing import scale
 
 from dask_ma import SchMPLasso, SchMPLassoCV, SchMPLogisticRegression
 
@@ -330,6 +334,18 @@ def test_the_gap_is_a_part_of_the_objective_reached(cls, schedule):
     model = cls(alpha=1e-4, schedule=schedule, random_state=0).fit(X, y)
     last = model.history_[-1]
     assert model.dual_gap_ <= 0.01 * last["objective"]
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_a_model_of_the_loss_that_ends_very_far_off(n_ranks):
+    """Some steps are of use only in their first millionth, and no round is lost."""
+    X, y = load_digits(return_X_y=True)
+    rows = next(islice(StratifiedKFold(3).split(X, y), 1, None))[0]
+    model = SchMPLogisticRegression(max_iter=30, n_ranks=n_ranks)
+    model.fit(scale(X[rows]), y[rows], sample_weight=y[rows] + 1)
+    last = model.history_[-1]
+    assert model.dual_gap_ <= 0.01 * last["objective"]
+    assert last["round"] <= 15
 
 
 def test_a_negligible_penalty(wide):

@@ -256,7 +256,7 @@ class CheckpointSettings:
             )
         return cls(
             str(path),
-            resume=bool(_config.get("checkpoint.resume")),
+            resume=_config.is_set("checkpoint.resume"),
             every_seconds=_seconds("checkpoint.every-seconds"),
             on_mismatch=on_mismatch,
             **numbers,

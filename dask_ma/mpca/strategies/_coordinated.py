@@ -108,7 +108,7 @@ class Coordinated(Strategy):
         self._n_sent = self._n_reduced = self._n_received = 0
         self._last_step = perf_counter()
         self._messages = CoalescedMessages(self._group, (_MODEL, _JOINT))
-        part = float(_config.get("mpca.exchange-share"))
+        part = _config.get_fraction("mpca.exchange-share")
         self._share = ExchangeBudget(part, self._group)
 
     # What the trainer calls -----------------------------------------------------------

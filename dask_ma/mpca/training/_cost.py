@@ -42,7 +42,7 @@ def ranks_for_network(params: MPCAParams, size: InputSize, n_threads: int) -> in
     sizes = [per_row, *spec.hidden_layer_sizes, params.n_targets or 1]
     n_weights = sum(a * b for a, b in pairwise(sizes))
     is_number = not isinstance(params.batch_size, str)
-    share = float(_config.get("mpca.exchange-share"))
+    share = _config.get_fraction("mpca.exchange-share")
     bandwidth = _config.get_bytes("comm.link-bandwidth")
 
     def seconds(n_ranks: int) -> float:

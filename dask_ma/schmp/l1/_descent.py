@@ -77,7 +77,7 @@ class Descent(Solver):
         self._tol = params.tol
         self._polishes = params.polish
         self.polished = False
-        self._limit = int(_config.get("schmp.max-working-set"))
+        self._limit = _config.get_count("schmp.max-working-set")
         self._is_checked = False
         assert params.schedule is not None
         n_candidates = params.schedule.n_candidates

@@ -47,7 +47,9 @@ class PathModels(NamedTuple):
 def are_few_columns(objective: Objective, penalties: Sequence[Penalty]) -> bool:
     """Whether a path is best made from products, the same on all ranks."""
     n_features, n_models = objective.design.n_features, len(penalties)
-    most = min(_MOST_COLUMNS_EACH * n_models, int(_config.get("schmp.max-working-set")))
+    most = min(
+        _MOST_COLUMNS_EACH * n_models, _config.get_count("schmp.max-working-set")
+    )
     is_small = n_models > 1 and 0 < n_features < objective.n_rows
     if not is_small or n_features > most or objective.null <= 0:
         return False

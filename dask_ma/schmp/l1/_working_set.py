@@ -50,7 +50,8 @@ _CHECKS_FIRST = 10  # before the first features are ruled out
 _ROOM = 32  # proposals of a rank, beyond what is its share
 _ROUNDING = 1e-13
 _SETTLED = 1e-15  # of the null objective: a Newton step that gains less is the last
-_STEPS = 0.5 ** np.arange(8)  # lengths tried in a line search
+_N_LENGTHS = 8  # that a line search tries at once, each half of the one before
+_SHORTEST = 2.0**-40  # length
 
 
 class _Found(NamedTuple):
@@ -91,7 +92,7 @@ class WorkingSets(Solver):
         if objective.loss.is_quadratic:
             few = self._has_few_rows
             self._inner_gap = _INNER_GAP_FEW_ROWS if few else _INNER_GAP
-        self._limit = int(_config.get("schmp.max-working-set"))
+        self._limit = _config.get_count("schmp.max-working-set")
         self._spread: np.ndarray | None = None  # of each column about its mean
         self._screening_tol = screening_tol
         self._turn = 0
@@ -377,8 +378,32 @@ class WorkingSets(Solver):
         self, inside: np.ndarray, change: np.ndarray, margins: np.ndarray
     ) -> float:
         """Length, among some, with the lowest objective; 0 if none lowers it."""
+        # Where the margins are large, the second derivatives of some rows are nearly 0:
+        # the model then ends very far off, and only a very small part of the way is of
+        # use, but without it the next model would be the same.
+        halves = 0.5 ** np.arange(_N_LENGTHS)
+        longest = 1.0
+        while longest >= _SHORTEST:
+            lengths = longest * halves
+            values = self._values_along(inside, change, margins, lengths)
+            if longest == 1 and values[1] <= values.min() + _ROUNDING * abs(values[0]):
+                return 1.0  # differences are rounding: Newton is right near the optimum
+            best = int(np.argmin(values))
+            if best:
+                return float(lengths[best - 1])
+            longest = lengths[-1] / 2
+        return 0.0
+
+    def _values_along(
+        self,
+        inside: np.ndarray,
+        change: np.ndarray,
+        margins: np.ndarray,
+        lengths: np.ndarray,
+    ) -> np.ndarray:
+        """Objective here and after some lengths of a step; a collective call."""
         objective, model = self.objective, self.model
-        lengths = np.append(0.0, _STEPS)
+        lengths = np.append(0.0, lengths)
         features = model.coordinates[inside] // objective.n_outputs
         coef = model.coef[inside]
         with self.log.computing("evaluate"):
@@ -393,10 +418,7 @@ class WorkingSets(Solver):
         if not self._design.is_counted():
             losses = np.zeros_like(losses)
         losses, penalties = allreduce(self._group, [losses, penalties])
-        values = losses + penalties
-        if values[1] <= values.min() + _ROUNDING * abs(values[0]):
-            return 1.0  # differences are rounding: close to the optimum Newton is right
-        return float(lengths[int(np.argmin(values))])
+        return losses + penalties
 
     def _screens(self) -> bool:
         """Whether features are to be ruled out."""

@@ -6,10 +6,10 @@ import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_array, check_is_fitted
 
+from dask_ma._transformers import DistributedTransformerMixin
 from dask_ma.base import DistributedEstimator
 from dask_ma.data import (
     apply_blockwise,
@@ -114,9 +114,7 @@ def rows_of_codes(components: np.ndarray, codes: Any) -> np.ndarray:
     return np.asarray(rows)
 
 
-class FittedDictionary(
-    ClassNamePrefixFeaturesOutMixin, TransformerMixin, DistributedEstimator
-):
+class FittedDictionary(DistributedTransformerMixin, DistributedEstimator):
     """Base of SFBDictionaryLearning: what can be done with atoms."""
 
     def __sklearn_tags__(self) -> Any:
@@ -170,7 +168,7 @@ class FittedDictionary(
             self.transform_max_iter,
             self._n_nonzero,
         )
-        return self._apply(
+        return self._transformed(
             X,
             codes_of,
             model=model,

@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from dask_ma._transformers import DistributedTransformerMixin
 from dask_ma.base import DistributedEstimator
 from dask_ma.data import describe, is_dask_collection, refuse_unfinished
 from dask_ma.kernels import scale_columns
@@ -31,9 +31,7 @@ def _can_tell(estimator: Any) -> bool:
     raise AttributeError(_NO_THRESHOLD)
 
 
-class FittedMetric(
-    ClassNamePrefixFeaturesOutMixin, TransformerMixin, DistributedEstimator
-):
+class FittedMetric(DistributedTransformerMixin, DistributedEstimator):
     """Base of SFBMetricLearner: what can be done with components."""
 
     def __sklearn_tags__(self) -> Any:
@@ -72,7 +70,7 @@ class FittedMetric(
             kept = rows if is_float else np.float64
             lazy["dtype"] = np.result_type(kept, self.components_.dtype)
         n_outputs = len(self.components_)
-        return self._apply(X, project, n_outputs=n_outputs, **lazy)
+        return self._transformed(X, project, n_outputs=n_outputs, **lazy)
 
     @property
     def _is_diagonal(self) -> bool:
