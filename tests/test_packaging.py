@@ -50,24 +50,49 @@ def modules_after(*imports):
     return [set(modules) for modules in run_python("\n".join(code))]
 
 
-@pytest.mark.parametrize(
-    "agent",
-    [
-        "butterfly._agent",
-        "ma.lda._agent",
-        "ma.sgd._agent",
-        "mpca.training._agent",
-        "schmp.factorization._agent",
-        "schmp.l1._agent",
-        "schmp.topics._agent",
-        "sfb.dictionary._agent",
-        "sfb.logistic._agent",
-        "sfb.metric._agent",
-    ],
-)
-def test_a_rank_loads_what_its_fit_needs(agent):
+AGENTS = [
+    "butterfly._agent",
+    "ma.lda._agent",
+    "ma.sgd._agent",
+    "mpca.training._agent",
+    "schmp.factorization._agent",
+    "schmp.l1._agent",
+    "schmp.topics._agent",
+    "sfb.dictionary._agent",
+    "sfb.logistic._agent",
+    "sfb.metric._agent",
+]
+# Each in a copy of a process that has loaded nothing of the package yet.
+LOAD = """
+import json, os, sys
+import distributed, numpy, scipy.sparse
+found = {}
+for agent in AGENTS:
+    read, write = os.pipe()
+    if os.fork() == 0:
+        __import__("dask_ma." + agent)
+        with os.fdopen(write, "w") as end:
+            json.dump(list(sys.modules), end)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as end:
+        found[agent] = json.load(end)
+    assert os.wait()[1] == 0
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded_by():
+    """Modules that a worker has loaded when it has imported an agent."""
+    return run_python(f"AGENTS = {AGENTS}\n{LOAD}")
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_a_rank_loads_what_its_fit_needs(loaded_by, agent):
     """New workers import it at the beginning of their first fit."""
-    [loaded] = modules_after(f"import dask_ma.{agent}")
+    loaded = loaded_by[agent]
+    assert f"dask_ma.{agent}" in loaded
     folders = {name.split(".")[1] for name in loaded if name.startswith("dask_ma.")}
     systems = {"ma", "butterfly", "sfb", "schmp", "mpca"}
     assert folders & systems == {agent.split(".")[0]}

@@ -173,3 +173,14 @@ def test_an_asynchronous_client():
                 run_spmd(lambda group: None, client=client)
 
     asyncio.run(call())
+
+
+def test_processes_are_forked_from_one_that_has_settled(process_client):
+    """Else each looks through all that has been imported, and copies it."""
+
+    def settled():
+        import sys
+
+        return "settled" in sys.modules
+
+    assert all(process_client.run(settled).values())

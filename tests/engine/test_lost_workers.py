@@ -1,7 +1,5 @@
 """Who takes over the ranks of workers that have gone."""
 
-from time import sleep
-
 import dask.array as da
 import numpy as np
 import pytest
@@ -62,8 +60,12 @@ def test_what_became_of_other_processes_does_not_count(cluster, configured):
     address = min(cluster.nthreads())
     log_end(cluster, address)
     [*_, (logged, _)] = cluster.get_events("worker-restart-memory")
+
+    async def show(dask_worker):  # else up to ten seconds later
+        await dask_worker.heartbeat()
+
     while (workers := scheduler_workers(cluster))[address]["last_seen"] <= logged:
-        sleep(0.05)  # until the worker's next heartbeat
+        cluster.run(show)
     fit = _Fit(job_of(np.zeros((4, 2))), cluster)
     fit._note_workers(workers)
     assert fit.memory.look(cluster) == {}

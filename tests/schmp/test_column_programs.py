@@ -118,7 +118,9 @@ def test_least_squares(run_ranks, data, elastic_net, name, n_ranks, depth, kind)
     X, y = MAKE[kind](data["X"]), data["number"]
     weight = data["weight"] if n_ranks == 5 else None
     program = ColumnDescent(losses.SquaredError(), schedule(), *penalties())
-    engines = run_engines(run_ranks, program, X, y, weight, n_ranks, depth, 900)
+    n_iterations = 500 if name == "dynamic" else 900
+    args = X, y, weight, n_ranks, depth, n_iterations
+    engines = run_engines(run_ranks, program, *args)
     check_agreement(engines)
     engine, ours = engines[0], elastic_net(weight)
     np.testing.assert_allclose(engine.model, ours.coef_, atol=1e-6)
@@ -192,7 +194,7 @@ def test_copies_on_other_ranks(run_ranks, copies, depth, excess):
         np.full(240, alpha),
         np.zeros(240),
     )
-    engine, *_ = run_engines(run_ranks, program, X, y, None, 4, depth, 2000)
+    engine, *_ = run_engines(run_ranks, program, X, y, None, 4, depth, 1000)
     residuals = y - lasso.predict(X)
     best = residuals @ residuals / 800 + alpha * np.abs(lasso.coef_).sum()
     found = engine.report(engine.sums)["objective"]
@@ -319,7 +321,7 @@ def test_logistic(run_ranks, data, references, classes, schedule, n_ranks, depth
     program = ColumnDescent(loss, SCHEDULES[schedule](), *penalties())
     X = MAKE[kind](data["X"])
     args = X, data[classes], data["weight"], n_ranks, depth
-    engines = run_engines(run_ranks, program, *args, 1000)
+    engines = run_engines(run_ranks, program, *args, 500)
     check_agreement(engines)
     wanted = references[classes]
     np.testing.assert_allclose(with_plain_intercept(engines[0]), wanted, atol=2e-5)

@@ -119,7 +119,7 @@ def test_optimum(run_ranks, data, name, kind, n_ranks, make, fit_intercept):
         np.full(N_COLUMNS, L2),
         fit_intercept=fit_intercept,
     )
-    n_iterations = N_ITERATIONS.get(name, 500)
+    n_iterations = N_ITERATIONS.get(name, 250)
     engines = run_engines(run_ranks, program, make(X), y, weight, n_ranks, n_iterations)
     for engine in engines:
         np.testing.assert_array_equal(engine.model, engines[0].model)

@@ -51,6 +51,7 @@ def violation(problem, coef):
     return np.where(coef == 0, bound, np.abs(slope + problem.l1 * signs)).max()
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("positive", [False, True])
 @pytest.mark.parametrize("correlation", [0.0, 3.0])
 @pytest.mark.parametrize(("n", "p"), [(60, 10), (60, 100), (30, 1)])

@@ -74,9 +74,10 @@ def make_regression(l1=L1, l2=L2, *, is_columnwise=True, **replaced):
     return Regression()
 
 
-def run_regression(model=None, rows=X, **params):
-    chosen = {"n_passes": 150, "batch_size": 8, "n_ranks": 2, "random_state": 0}
-    chosen |= {"communication": "factors"}
+def run_regression(model=None, rows=X, n_ranks=2, **params):
+    chosen = {"batch_size": 8, "random_state": 0, "communication": "factors"}
+    # The more ranks move at once, the shorter their steps are.
+    chosen |= {"n_ranks": n_ranks, "n_passes": 50 + 20 * n_ranks}
     model = make_regression() if model is None else model
     return run(model, rows, Y, **{**chosen, **params})
 
