@@ -51,10 +51,9 @@ def has_most_rows(weights: np.ndarray) -> bool:
 
 def _have_values(weights: np.ndarray) -> np.ndarray:
     """Whether each row of weights is not all 0."""
-    flags: np.ndarray = (
-        weights[:, 0] != 0 if weights.shape[1] == 1 else weights.any(axis=1)
-    )
-    return flags
+    if weights.shape[1] > 1:
+        return np.asarray(weights.any(axis=1))
+    return np.asarray(weights[:, 0] != 0)
 
 
 class Decay:
