@@ -389,7 +389,7 @@ class DistributedClassifierMixin(ClassifierMixin):
             y,
             accept_sparse="csr" if get_tags(self).input_tags.sparse else False,
             dtype=[*self._row_dtypes, *CAST_LATER],
-            order="C",
+            order=None if reset else "C",  # ranks copy their part
             multi_output=_has_columns(self, y),
             reset=reset,
         )
@@ -463,7 +463,7 @@ class DistributedRegressorMixin(RegressorMixin):
             y,
             accept_sparse="csr" if get_tags(self).input_tags.sparse else False,
             dtype=[*self._row_dtypes, *CAST_LATER],
-            order="C",
+            order=None if reset else "C",  # ranks copy their part
             # Ranks refuse what is not finite, and name its rows: one pass is enough.
             ensure_all_finite=not reset,
             y_numeric=True,

@@ -40,6 +40,27 @@ def data():
     return rng.normal(size=(60, 4)) + 2 * np.eye(3, 4)[y], y
 
 
+@pytest.mark.parametrize(
+    "model", [MASGDClassifier(), MASGDRegressor(), SFBDictionaryLearning(2)]
+)
+@pytest.mark.parametrize("columns_first", [False, True])
+def test_rows_are_not_copied_before_they_are_cut(
+    monkeypatch, data, model, columns_first
+):
+    X, y = data
+    X = np.asfortranarray(X) if columns_first else X
+    given = []
+    run = DistributedEstimator._run
+
+    def noted(self, agent, params, found, *args, **kwargs):
+        given.append(found[0])
+        return run(self, agent, params, found, *args, **kwargs)
+
+    monkeypatch.setattr(DistributedEstimator, "_run", noted)
+    clone(model).set_params(max_iter=2, n_ranks=2).fit(X, y)
+    assert len(given) == 1 and np.shares_memory(given[0], X)
+
+
 @pytest.fixture(scope="module", params=["two", "three"])
 def classifier(request, data):
     """Fitted with two or three classes, on names of animals."""

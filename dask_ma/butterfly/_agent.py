@@ -158,7 +158,7 @@ class Passes(Refinable):
 
     def begin(self) -> None:
         self.state, self._plan = prepare(
-            self.context, self.problem, self.params, self.current
+            self.context, self.problem, self.params, self.current, self._columns
         )
 
     def load_state_dict(self, state: State) -> None:

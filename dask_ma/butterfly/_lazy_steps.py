@@ -26,10 +26,16 @@ from dask_ma.butterfly._changes import (
     make_mixer,
     scale_rows,
 )
-from dask_ma.butterfly._decay import Decay, decay_range, rows_with_values
+from dask_ma.butterfly._decay import (
+    Decay,
+    decay_range,
+    has_most_rows,
+    rows_with_values,
+)
 from dask_ma.butterfly._mixing import agree_after
 from dask_ma.butterfly._state import RankState
 from dask_ma.butterfly._steps import DEGREE, StepRule, run_steps
+from dask_ma.butterfly._together import shrink_together
 from dask_ma.butterfly._whole import WholeMixer
 from dask_ma.comm import Group
 from dask_ma.kernels import descend
@@ -239,7 +245,7 @@ class LazySteps:
             rows = rows_with_values(merged)
             scale_rows(merged, rows, self._decay.factors(rows))
         self._mixer = None  # nothing more is mixed
-        self._make_good(0, None)
+        self._make_good(0, None, are_same=merged is self._weights)
         self._mean.complete()
         return self._state.after_steps(
             self._weights,
@@ -351,18 +357,25 @@ class LazySteps:
         self._weights[rows] = after
         self._note(rows, after - before)
 
-    def _make_good(self, due: int, rows: np.ndarray | None) -> None:
+    def _make_good(
+        self, due: int, rows: np.ndarray | None, *, are_same: bool = False
+    ) -> None:
         """Shrink the rows that are due, and all that is in their units."""
+        # Where all ranks have the same weights, it is a collective call.
         decay, weights = self._decay, self._weights
-        if rows is None:
-            kept = rows_with_values(weights)
-        else:
-            kept = rows[rows_with_values(weights[rows])]
-        self._mean.absorb(kept)
-        if rows is None and 2 * len(kept) > len(weights):
-            decay.shrink(weights)
-        else:
+        is_most = rows is None and has_most_rows(weights)
+        if not is_most or self._mean.number:  # else nobody asks for the rows
+            if rows is None:
+                kept = rows_with_values(weights)
+            else:
+                kept = rows[rows_with_values(weights[rows])]
+            self._mean.absorb(kept)
+        if not is_most:
             scale_rows(weights, kept, decay.factors(kept))
+        elif are_same:
+            shrink_together(self._group, weights, decay)
+        else:
+            decay.shrink(weights)
         if self._mixer is not None:
             self._mixer.rescale(rows, lambda found: decay.factors(found, due))
         decay.restart(due)

@@ -21,6 +21,7 @@ from dask_ma.butterfly._steps import (
     make_rule,
     sum_moments,
 )
+from dask_ma.butterfly._used import UsedColumns, count_columns
 from dask_ma.comm import butterfly_depth, sibling
 from dask_ma.engine import RankContext, State
 from dask_ma.exceptions import CheckpointError
@@ -55,7 +56,11 @@ class Plan(NamedTuple):
 
 
 def prepare(
-    context: RankContext, problem: Problem, params: ButterflyParams, model: LinearModel
+    context: RankContext,
+    problem: Problem,
+    params: ButterflyParams,
+    model: LinearModel,
+    columns: UsedColumns,
 ) -> tuple[RankState, Plan]:
     """Settle the batch size and the preconditioner; a collective call."""
     group = context.group
@@ -78,7 +83,7 @@ def prepare(
             n_ranks=group.size,
             most_rows=most_rows,
             most_nonzero=most_nonzero,
-            n_features=problem.shard.n_features,
+            n_features=count_columns(group, problem, columns, moments, model),
             n_problems=problem.n_problems,
             cost_of_entry=cost_of_entry(group.size, params.mixing, problem.dtype),
             is_adaptive=params.takes_back,

@@ -144,8 +144,7 @@ def use_columns(
     n_features = problem.shard.n_features
     every = UsedColumns(None, n_features)
     # All ranks know this: no message is sent where there is nothing to be gained.
-    per_rank = problem.total_stored / group.size / _ELEMENTS_FOR_COLUMN
-    if n_features < _FEWEST or per_rank > n_features:
+    if not _may_leave_out(group, problem, 0):
         return problem, params, every
     # Of each column, who has it: one more than the ranks from the last to the first
     # that has rows with it, 1 if none has, but it counts.
@@ -160,7 +159,7 @@ def use_columns(
         _mark(owners[:-1], start, params.moments, state)
     owners = allreduce(group, owners, "max")
     used = np.flatnonzero(owners[:-1] != 0)
-    if owners[-1] or not len(used) or per_rank > n_features - len(used):
+    if owners[-1] or not len(used) or not _may_leave_out(group, problem, len(used)):
         return problem, params, every
     before = every if state is None else columns_of(state)
     numbers = before.numbers if before.n_features == n_features else None
@@ -175,6 +174,50 @@ def use_columns(
         params = replace(params, moments=Moments(columns.taken(sums), total))
     shard = _renumbered(problem.shard, numbers)
     return replace(problem, shard=shard), params, columns
+
+
+def count_columns(
+    group: Group,
+    problem: Problem,
+    columns: UsedColumns,
+    moments: Moments | None,
+    model: LinearModel,
+) -> int:
+    """How many columns a fit goes over, or would if its rows were in memory.
+
+    So that rows on a disk are fitted in the same steps as others.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    problem, columns : Problem, UsedColumns
+        As :func:`use_columns` gives them.
+    moments : Moments or None
+        Of the rows, which are not gone over for this alone.
+    model : LinearModel
+        The model to start from.
+
+    Returns
+    -------
+    n_columns : int
+        The same on all ranks.
+    """
+    n_features = problem.shard.n_features
+    if columns.numbers is not None or moments is None:
+        return n_features
+    if not _may_leave_out(group, problem, 0):
+        return n_features
+    is_used = moments.sums.any(axis=0) | model.coef.any(axis=0)
+    n_used = int(np.count_nonzero(is_used))
+    return n_used if n_used and _may_leave_out(group, problem, n_used) else n_features
+
+
+def _may_leave_out(group: Group, problem: Problem, n_used: int) -> bool:
+    """Whether a fit that uses so many columns, or more for 0, leaves out the others."""
+    n_features = problem.shard.n_features
+    per_rank = problem.total_stored / group.size / _ELEMENTS_FOR_COLUMN
+    return n_features >= _FEWEST and per_rank <= n_features - n_used
 
 
 def columns_of(state: State) -> UsedColumns:

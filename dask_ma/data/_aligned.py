@@ -58,10 +58,11 @@ def from_frames(header: dict[str, Any], frames: list[Any]) -> RawBlock:
 
 
 def in_one_place(block: RawBlock) -> RawBlock:
-    """The same rows, copied into one piece of memory where Dask would join arrays.
+    """The same rows, copied into one piece of memory where others would copy more.
 
-    It would where an array after the first one is cut. Other kinds of rows than those
-    of :func:`to_frames` stay as they are.
+    Dask would join arrays where one after the first is cut, and pickle copies parts of
+    arrays whose rows are not one after the other, as with columns in a row. Other kinds
+    of rows than those of :func:`to_frames` stay as they are.
     """
     try:
         parts = [_describe(part) for part in block]
@@ -69,7 +70,9 @@ def in_one_place(block: RawBlock) -> RawBlock:
         return block
     arrays = [array for part in block for array in _arrays_of(part)]
     most = parse_bytes(dask.config.get("distributed.comm.shard"))
-    if max((array.nbytes for array in arrays[1:]), default=0) <= most:
+    is_cut = max((array.nbytes for array in arrays[1:]), default=0) > most
+    has_order = all(array.flags.c_contiguous for array in arrays)
+    if not is_cut and has_order or any(a.dtype.kind not in _PLAIN for a in arrays):
         return block
     sizes = [-(-array.nbytes // len(_ROOM)) * len(_ROOM) for array in arrays]
     place, start, copies = np.empty(sum(sizes), np.uint8), 0, []

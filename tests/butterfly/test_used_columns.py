@@ -425,6 +425,28 @@ def test_rows_on_a_disk_keep_all_columns(monkeypatch, rows, y, taken):
     assert taken == [WIDTH] * 2
 
 
+@pytest.mark.parametrize("params", [{}, {"n_ranks": 1}, {"class_weight": "balanced"}])
+def test_rows_on_a_disk_are_fitted_in_the_same_steps(monkeypatch, params):
+    """As many rows are a batch as with the columns alone that some row has."""
+    monkeypatch.setattr(_used, "_FEWEST", 2**16)
+    rng = np.random.default_rng(0)
+    width, n_rows = 66_000, 4000
+    columns = rng.choice(width, 2000, replace=False)
+    places = rng.choice(columns, (n_rows, 20)).ravel()
+    values, ends = rng.normal(size=20 * n_rows), np.arange(0, 20 * n_rows + 1, 20)
+    X = sparse.csr_matrix((values, places, ends), shape=(n_rows, width))
+    X.sum_duplicates()
+    y = rng.integers(0, 10, n_rows)
+    params = {**PARAMS, "max_iter": 2, "batch_size": "auto", **params}
+    there = ButterflySGDClassifier(**params).fit(X, y)
+    monkeypatch.setattr(_used, "is_on_disk", lambda X: True)
+    mapped = ButterflySGDClassifier(**params).fit(X, y)
+    sizes = [record["batch_size"] for record in there.history_ + mapped.history_]
+    assert len(set(sizes)) == 1
+    scale = 1e-9 * np.abs(there.coef_).max()
+    np.testing.assert_allclose(mapped.coef_, there.coef_, rtol=1e-9, atol=scale)
+
+
 def test_a_state_that_does_not_name_columns_has_all():
     state = State(1, {"weights": np.zeros((6, 2))}, None)
     assert _used.columns_of(state) == (None, 5)

@@ -174,6 +174,33 @@ def test_other_blocks_are_not_copied(small_shards, block):
     assert in_one_place(block) is block
 
 
+@pytest.mark.parametrize(
+    "X",
+    [
+        np.asfortranarray(DENSE)[5:25],
+        np.asfortranarray(DENSE),
+        np.repeat(DENSE, 2, axis=0)[::2],
+        np.asfortranarray(DENSE > 0.5)[:9],
+    ],
+    ids=["part", "columns", "every second", "flags"],
+)
+def test_rows_apart_are_copied_once(X):
+    """So that they are sent as they are, and not pickled."""
+    block = RawBlock(X, np.arange(len(X)), None)
+    found = in_one_place(block)
+    assert_same(found, block)
+    assert found.X.flags.c_contiguous and buffers_of(found) == 1
+    assert serialize(found)[0]["serializer"] == "dask"
+    assert_same(deserialize(*serialize(found)), block)
+
+
+def test_objects_stay_as_they_are(small_shards):
+    labels = np.array(["eel", None] * 9000, dtype=object)
+    for X in np.zeros((18_000, 1)), np.asfortranarray(np.zeros((18_000, 2))):
+        block = RawBlock(X, labels, None)
+        assert in_one_place(block) is block
+
+
 def test_dask_does_not_copy_them_as_they_arrive(small_shards):
     """All arrays lie in the buffer that the message was read into."""
     sent = RawBlock(LARGE, np.arange(2000), None)

@@ -400,7 +400,7 @@ class SFBDictionaryLearning(FittedDictionary):
             X,
             accept_sparse="csr",
             dtype=[*self._row_dtypes, *CAST_LATER],
-            order="C",
+            order=None if reset else "C",  # ranks copy their part
             ensure_all_finite=not reset,  # ranks refuse what is not finite
             reset=reset,
         )
