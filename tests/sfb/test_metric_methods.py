@@ -146,6 +146,32 @@ def test_the_threshold_is_for_the_components_of_rank_0():
     learner.set_params(random_state=0, max_iter=2, batch_size=8)
     learner.fit(X, pairs=pairs, pair_labels=labels)
     found = learner.threshold_
-    own = pairs[:, 0] < 150 // 4  # the first rows of these are on rank 0
-    learner.calibrate_threshold(pairs[own], labels[own], X)
+    learner.calibrate_threshold(pairs, labels, X)
     assert found == pytest.approx(learner.threshold_, rel=1e-5)
+
+
+def test_rows_that_are_not_in_arrays():
+    """Names of columns are compared, and what a mask hides is not looked at."""
+    pa = pytest.importorskip("pyarrow")
+    names = list("abcd")
+    table = pa.table({name: X[:, column] for column, name in enumerate(names)})
+    learner = SFBMetricLearner(2, max_iter=2, random_state=0).fit(table.to_pandas(), y)
+    expected = learner.pair_distance(PAIRS, table.to_pandas())
+    found = learner.pair_distance(PAIRS, table)
+    np.testing.assert_allclose(found, expected)
+    with pytest.raises(ValueError, match="feature names"):
+        learner.pair_distance(PAIRS, table.select(names[::-1]))
+    learner = SFBMetricLearner(2, max_iter=2, random_state=0).fit(X, y)
+    hidden = np.ma.masked_greater(X, 3)
+    for pairs, rows in ((PAIRS, hidden), (hidden[PAIRS], None)):
+        with pytest.raises(TypeError, match="masked array"):
+            learner.pair_distance(pairs, rows)
+    with pytest.raises(ValueError, match="Expected 2D array"):
+        learner.pair_distance(PAIRS, 5.0)
+
+
+def test_a_metric_of_bytes_does_not_wrap_around():
+    learner = SFBMetricLearner(2, max_iter=2, random_state=0).fit(X, y)
+    u, v = np.array([1, 2, 3, 4], np.uint8), np.array([5, 1, 9, 2], np.uint8)
+    expected = learner.pair_distance([[u, v]])
+    assert learner.get_metric()(u, v) == pytest.approx(expected[0], rel=1e-6)

@@ -36,6 +36,7 @@ from dask_ma.sfb.metric._validation import (
     label_score,
     pair_score,
 )
+from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.supervised import StopRule
 
 _ADVICE = "lower {}, or scale the features"
@@ -301,11 +302,8 @@ class MetricFit(Method):
             raise self._vanished()
         source = self._source
         if isinstance(source, PlannedPairs) and source.n_distances == 1:
-            # Each rank has distances of its own then, and the model is that of rank 0.
-            is_apart = self._settings.exchange._goes_apart
-            fitted["threshold"] = find_threshold(
-                self.context.group, source, self._projection(), is_apart=is_apart
-            )
+            group, project = self.context.group, self._projection(of_model=True)
+            fitted["threshold"] = find_threshold(group, source, project)
         return fitted
 
     def _give_best(self) -> None:
@@ -381,9 +379,14 @@ class MetricFit(Method):
                 return label_score(group, self._source, project)
             return pair_score(group, self._source, project)
 
-    def _projection(self) -> Callable[[Any], Any]:
+    def _projection(self, *, of_model: bool = False) -> Callable[[Any], Any]:
         """What makes the learnt distances Euclidean ones; a collective call."""
-        return partial(self._model.project, self.engine.whole())
+        matrix = self.engine.whole()
+        if of_model and self._settings.exchange._goes_apart:
+            # The model is that of rank 0, and others have other matrices.
+            values = broadcast(self.context.group, matrix.whole())
+            matrix = ParameterMatrix(values.T, None, self._model.prox)
+        return partial(self._model.project, matrix)
 
     def _vanished(self) -> ValueError:
         """The error of a penalty that leaves nothing."""

@@ -9,7 +9,7 @@ import dask
 import numpy as np
 from scipy import sparse
 
-from dask_ma.data import is_dask_collection
+from dask_ma.data import is_dask_collection, refuse_masked
 from dask_ma.kernels import square_lengths
 from dask_ma.sfb.model._pairs import check_tuples, known_length
 
@@ -32,6 +32,7 @@ def distances_of(tuples: Any, X: Any, project: Callable[[Any], Any]) -> np.ndarr
     -------
     distances : ndarray of shape (n, 1) or (n, 2)
     """
+    refuse_masked(tuples, "pairs")
     first, *others = (
         _sides(tuples, project) if X is None else _named(tuples, X, project)
     )
@@ -49,7 +50,7 @@ def distance(components: np.ndarray, u: Any, v: Any, squared: bool = False) -> f
     squared : bool, default=False
         Whether its square is wanted.
     """
-    difference = np.asarray(u) - np.asarray(v)
+    difference = np.subtract(u, v, dtype=np.float64)  # bytes would wrap around
     is_diagonal = components.ndim == 1
     moved = components * difference if is_diagonal else components @ difference
     square = float(moved @ moved)
@@ -77,17 +78,22 @@ def _named(tuples: Any, X: Any, project: Callable[[Any], Any]) -> list[Any]:
         X = np.asarray(X)
     rows = check_tuples(tuples, None, known_length(X), allow_same=True).rows
     wanted, places = np.unique(rows, return_inverse=True)
-    found = _picked(project(X), wanted) if is_lazy else project(_rows_at(X, wanted))
+    if is_lazy:
+        found = _picked(project(X), wanted)
+    else:
+        found = _projected(X, wanted, project)
     return [found[side] for side in places.reshape(rows.shape).T]
 
 
-def _rows_at(X: Any, numbers: np.ndarray) -> Any:
-    """Some rows in memory, with names of columns if there are such."""
+def _projected(X: Any, numbers: np.ndarray, project: Callable[[Any], Any]) -> Any:
+    """Some rows in memory, projected."""
     if sparse.issparse(X):
-        return X.tocsr()[numbers]
-    if hasattr(X, "iloc"):
-        return X.iloc[numbers]
-    return np.asarray(X)[numbers]
+        return project(X.tocsr()[numbers])
+    if hasattr(X, "iloc"):  # with the names of columns
+        return project(X.iloc[numbers])
+    if isinstance(X, np.ndarray) and X.ndim == 2:
+        return project(X[numbers])
+    return project(X)[numbers]
 
 
 def _picked(lazy: Any, numbers: np.ndarray) -> Any:

@@ -69,23 +69,9 @@ def own_distances(
     return np.concatenate(distances), np.concatenate(labels)
 
 
-def find_threshold(
-    group: Group, source: PlannedPairs, project: Project, *, is_apart: bool
-) -> float:
-    """Distance that tells most of the pairs apart; a collective call.
-
-    Parameters
-    ----------
-    group : Group
-    source : PlannedPairs
-    project : callable
-    is_apart : bool
-        Whether ranks have other distances, of which those of rank 0 count: as far as
-        its pairs are of both kinds.
-    """
+def find_threshold(group: Group, source: PlannedPairs, project: Project) -> float:
+    """Distance that tells most of the pairs apart; a collective call."""
     parts = allgather(group, list(own_distances(source, project, source.plan.train)))
-    if is_apart and len(np.unique(parts[0][1])) > 1:
-        parts = parts[:1]
     distances = np.sqrt(np.concatenate([part[0][:, 0] for part in parts]))
     labels = np.concatenate([part[1] for part in parts])
     return best_threshold(distances, labels > 0)
