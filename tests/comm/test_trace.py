@@ -135,8 +135,10 @@ def test_the_number_of_spans_is_configured(configured):
 
 def test_bad_number_of_spans(configured):
     with configured({"dask-ma.trace.max-spans": -1}):
-        with pytest.raises(ValueError, match=r"at least 0, got -1 \(dask-ma\.trace"):
+        with pytest.raises(ValueError, match=r"trace\.max-spans should be a whole num"):
             Trace()
+    with pytest.raises(ValueError, match=r"at least 0, got -1 \(dask-ma\.trace"):
+        Trace(-1)
 
 
 @pytest.mark.parametrize("kind", ["sleep", "exchange"])

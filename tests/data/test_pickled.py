@@ -13,7 +13,8 @@ import pytest
 from dask_ma import MASGDClassifier, SchMPMatrixFactorization
 from dask_ma.exceptions import PeerLostError
 
-PARAMS = {"max_iter": 2, "tol": None, "refine": None, "random_state": 0}
+# The optimum is the same wherever a block is computed, and so on whichever rank.
+PARAMS = {"loss": "log_loss", "alpha": 0.01, "refine_tol": 1e-9, "random_state": 0}
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_in_a_task(rows, persisted, any_client, n_ranks):
     future = any_client.submit(fit, X, y, n_ranks, pure=False)
     with any_client.as_current():
         expected = fit(X, y, n_ranks)
-    np.testing.assert_allclose(future.result(timeout=60), expected, rtol=1e-12)
+    np.testing.assert_allclose(future.result(timeout=60), expected, rtol=1e-3)
     # They are still the user's.
     np.testing.assert_array_equal(any_client.compute(X).result(), rows[0])
 
@@ -55,7 +56,7 @@ def test_here(persisted, any_client):
     with any_client.as_current():
         expected = fit(X, y, 2)
         found = fit(pickle.loads(pickle.dumps(X)), pickle.loads(pickle.dumps(y)), 2)
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    np.testing.assert_allclose(found, expected, rtol=1e-3)
 
 
 def test_pairs(any_client):

@@ -46,7 +46,7 @@ def test_features_that_are_constant_weigh_nothing(params):
     assert not components[:, -3:].any()
 
 
-def test_partial_fits_and_fits_that_go_on():
+def test_partial_fits():
     rows = np.hstack([X, np.full((len(X), 1), 100.3)])
     learner = SFBMetricLearner(6, random_state=0)
     for part in np.array_split(np.arange(len(X)), 3):

@@ -1,7 +1,9 @@
 """Ranks of fits whose outputs are shared out: at most as many as there are outputs."""
 
+import dask.array as da
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.datasets import load_iris
 
 from dask_ma import SFBDictionaryLearning, SFBLogisticRegression, SFBMetricLearner
@@ -31,6 +33,15 @@ def test_no_more_ranks_than_outputs(kind, inproc_client, configured):
         refused = f"{n_outputs} for 4 ranks; set n_ranks={n_outputs}, or"
         with pytest.raises(ValueError, match=refused):
             estimator.set_params(n_ranks=4).fit(X, y)
+
+
+def test_classes_that_only_a_partial_fit_knows(inproc_client, configured):
+    rows, labels = da.from_array(X, chunks=(40, 3)), da.from_array(y, chunks=40)
+    estimator = clone(CASES["classes"])
+    limit = {"dask-ma.data.moved-rows": "1 MiB"}
+    with inproc_client.as_current(), configured(limit):
+        estimator.partial_fit(rows, labels, classes=[0, 1, 2])
+    assert set(estimator.timeline_["rank"].tolist()) == {0, 1, 2}
 
 
 class Mean(FactorModel):

@@ -98,9 +98,10 @@ class SFBEstimator(LinearEstimator):
     ) -> int:
         """As many as gain more by sharing the rows than exchanges take."""
         exchange = params.settings.exchange
+        known = size.n_classes if params.classes is None else len(params.classes)
         # Two classes, also where nobody knows, cannot be shared out.
-        if exchange.content == "outputs" and size.n_classes > 2:
-            return min(n_threads, size.n_classes)
+        if exchange.content == "outputs" and known > 2:
+            return min(n_threads, known)
         if exchange.content != "auto" or exchange._wants_factors:
             return n_threads
         per_stored = _SECONDS_PER_STORED + _SECONDS_PER_CLASS * size.n_classes

@@ -333,7 +333,9 @@ def project(components: np.ndarray, X: Any) -> Any:
 
 def project_exactly(components: np.ndarray, X: Any) -> Any:
     """The same in double precision: differences are small beside rows far from 0."""
-    return project(components.astype(np.float64), X.astype(np.float64))
+    return project(
+        components.astype(np.float64, copy=False), X.astype(np.float64, copy=False)
+    )
 
 
 def check_labels(labels: Any, n_pairs: int) -> np.ndarray:
