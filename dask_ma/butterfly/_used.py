@@ -183,9 +183,10 @@ def count_columns(
     moments: Moments | None,
     model: LinearModel,
 ) -> int:
-    """How many columns a fit goes over, or would if its rows were in memory.
+    """How many columns have values where a fit leaves out others, else all.
 
-    So that rows on a disk are fitted in the same steps as others.
+    It is the same for rows on a disk, of which all columns are gone over, and for rows
+    in memory: both are fitted in the same steps.
 
     Parameters
     ----------
@@ -203,14 +204,14 @@ def count_columns(
     n_columns : int
         The same on all ranks.
     """
-    n_features = problem.shard.n_features
-    if columns.numbers is not None or moments is None:
+    n_features, leaves_out = problem.shard.n_features, columns.numbers is not None
+    if moments is None or not (leaves_out or _may_leave_out(group, problem, 0)):
         return n_features
-    if not _may_leave_out(group, problem, 0):
-        return n_features
+    # Not those with stored zeros alone, nor with values of rows that are held out.
     is_used = moments.sums.any(axis=0) | model.coef.any(axis=0)
     n_used = int(np.count_nonzero(is_used))
-    return n_used if n_used and _may_leave_out(group, problem, n_used) else n_features
+    leaves_out = leaves_out or _may_leave_out(group, problem, n_used)
+    return n_used if n_used and leaves_out else n_features
 
 
 def _may_leave_out(group: Group, problem: Problem, n_used: int) -> bool:

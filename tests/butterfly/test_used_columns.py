@@ -8,7 +8,7 @@ import pytest
 from scipy import sparse
 
 from dask_ma import ButterflySGDClassifier, ButterflySGDRegressor
-from dask_ma.butterfly import _agent, _used
+from dask_ma.butterfly import _agent, _plan, _used
 from dask_ma.comm import LocalGroup
 from dask_ma.engine import State
 
@@ -445,6 +445,28 @@ def test_rows_on_a_disk_are_fitted_in_the_same_steps(monkeypatch, params):
     assert len(set(sizes)) == 1
     scale = 1e-9 * np.abs(there.coef_).max()
     np.testing.assert_allclose(mapped.coef_, there.coef_, rtol=1e-9, atol=scale)
+
+
+@pytest.mark.parametrize("params", [{}, {"early_stopping": True}])
+def test_columns_of_rows_on_a_disk_are_counted_as_others(monkeypatch, params):
+    """Some have a stored zero alone, or values in rows alone that are held out."""
+    counts = []
+
+    def noted(*arguments):
+        counts.append(_used.count_columns(*arguments))
+        return counts[-1]
+
+    monkeypatch.setattr(_plan, "count_columns", noted)
+    rng = np.random.default_rng(0)
+    X = sparse.random(400, WIDTH, 4 / WIDTH, "csr", rng=rng)
+    X.data[::10] = 0.0
+    y = rng.integers(0, 2, 400)
+    params = {**PARAMS, "n_ranks": 1, "batch_size": "auto", **params}
+    for is_on_disk in (False, True):
+        monkeypatch.setattr(_used, "is_on_disk", lambda X, found=is_on_disk: found)
+        ButterflySGDClassifier(**params).fit(X, y)
+    there, mapped = counts
+    assert there == mapped < len(np.unique(X.indices))
 
 
 def test_a_state_that_does_not_name_columns_has_all():
