@@ -64,8 +64,10 @@ class DistributedTransformerMixin(ClassNamePrefixFeaturesOutMixin, TransformerMi
         ----------
         transform : {"default", "pandas", "polars"} or None, default=None
             "pandas" gives a DataFrame; of a Dask collection a lazy dask.dataframe, with
-            the index of a dask.dataframe that is transformed. "polars" leaves results
-            of Dask collections arrays. None changes nothing.
+            the index of a dask.dataframe that is transformed. Where the lengths of a
+            dask.array's chunks are not known, each partition has an index from 0 on, as
+            always in Dask. "polars" leaves results of Dask collections arrays. None
+            changes nothing.
 
         Returns
         -------

@@ -82,7 +82,8 @@ def await_workers(client: Client | None) -> None:
             waited = monotonic() - started
             if found >= max(1, wanted):
                 return
-            if wanted < 1 and waited >= _answer_time() and not client.cluster.plan:
+            is_late = waited >= _answer_time()
+            if wanted < 1 and is_late and not _plans_workers(client.cluster):
                 return  # nobody starts a worker, as the one who places ranks will say
             if waited >= timeout:
                 raise NoWorkersError(_too_few(found, wanted, timeout))
@@ -95,6 +96,11 @@ def await_workers(client: Client | None) -> None:
 def _is_known_empty(cluster: Any) -> bool:
     """Whether this process has made a cluster that is without workers."""
     return isinstance(cluster, Cluster) and not cluster.scheduler_info["workers"]
+
+
+def _plans_workers(cluster: Any) -> bool:
+    """Whether a cluster is to have workers, as far as it says so."""
+    return bool(getattr(cluster, "plan", None))
 
 
 def _answer_time() -> float:

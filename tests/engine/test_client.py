@@ -134,6 +134,23 @@ def test_workers_that_the_cluster_is_starting_are_waited_for():
         assert run_spmd(lambda group: group.size, client=client) == [1]
 
 
+def test_a_cluster_that_says_nothing_of_its_plans(configured):
+    """As the base class of Dask's clusters, whose `plan` needs what it has not."""
+
+    class Silent(LocalCluster):
+        @property
+        def plan(self):
+            raise AttributeError("workers")
+
+    with (
+        Silent(n_workers=0, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+        configured({"distributed.adaptive.interval": "1 ms"}),
+        pytest.raises(NoWorkersError, match=r"has 0 workers"),
+    ):
+        run_spmd(lambda group: None, client=client)
+
+
 def test_workers_that_the_cluster_only_plans(configured):
     class Planned(LocalCluster):
         plan = frozenset({0})

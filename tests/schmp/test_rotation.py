@@ -292,6 +292,42 @@ def test_leave_is_asked_for_where_blocks_are_large(
     assert not any(n for *_, n in results)  # a wait for answers tells nothing new
 
 
+@pytest.mark.parametrize("are_all_small", [True, False])
+def test_leave_is_asked_for_where_blocks_that_stay_are_large(
+    run_ranks, are_all_small, monkeypatch
+):
+    """They may travel in the next rotation, as users do after items."""
+
+    def schedule(self, request):
+        turn = request.iteration % request.n_ranks
+        return [[0] if rank == turn else [] for rank in range(request.n_ranks)]
+
+    def initial_block(self, parameters, local, rng):
+        found = start(self, parameters, local, rng)
+        return {**found, "ballast": np.zeros((len(parameters), 1000))}
+
+    program = make_program(schedule=schedule)
+    start = type(program).initial_block
+    type(program).initial_block = initial_block
+    n_all = 8 * 1004 * shards(4)[0].n_features
+    monkeypatch.setattr(_rotation, "SMALL", n_all if are_all_small else n_all - 1)
+
+    def agent(group):
+        leaves, push = [], group.push
+        group.push = lambda payload, dest, tag, **options: (
+            leaves.append(tag[0] == "room"),
+            push(payload, dest, tag, **options),
+        )
+        engine = make_engine(group, program, 4)
+        return [(engine.run(1), sum(leaves))[1] for _ in range(3)]
+
+    first, second, third = np.sum(run_ranks(agent, 4), axis=0)
+    if are_all_small:
+        assert 0 < first == second == third
+    else:
+        assert 0 < first < second < third
+
+
 def test_a_schedule_of_the_users_own(run_ranks):
     """Blocks jump, rest, and are worked on in the same place twice."""
 

@@ -16,11 +16,13 @@ have room for what it sends. So ranks cannot wait for each other in a circle.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from dask_ma.comm import Group
+from dask_ma.data import n_bytes
 from dask_ma.schmp.runtime._encoding import decode, encode
 from dask_ma.schmp.runtime._route import Route
 
@@ -74,13 +76,13 @@ class Ring:
     _route: Route = field(default_factory=lambda: Route([], [[]]))
     _rotation: int = 0
     _may_pile_up: bool = False
-    _sent_before: int = 0
     _ready: set[tuple[int, int]] = field(default_factory=set)
 
     @property
-    def n_sent(self) -> int:
-        """Bytes that this rank has sent in the rotation."""
-        return self._sent_so_far() - self._sent_before
+    def n_bytes(self) -> int:
+        """Bytes of the blocks that are here."""
+        values = (block.values.values() for block in self.held.values())
+        return sum(map(n_bytes, chain.from_iterable(values)))
 
     def begin(self, rotation: int, route: Route, *, may_pile_up: bool = False) -> None:
         """Begin a rotation, in which blocks take `route`.
@@ -93,7 +95,7 @@ class Ring:
             Whether blocks are sent without leave; the same on all ranks.
         """
         self._rotation, self._route = rotation, route
-        self._may_pile_up, self._sent_before = may_pile_up, self._sent_so_far()
+        self._may_pile_up = may_pile_up
         self._ready.clear()
         for block, dest in route.departures(0, self.group.rank).items():
             self._push(block, dest, 0)
@@ -147,8 +149,3 @@ class Ring:
         values = decode(self.group.recv(source, tag))
         self.held[block] = ParameterBlock(block, self.parameters[block], values)
         self.most_held = max(self.most_held, len(self.held))
-
-    def _sent_so_far(self) -> int:
-        """Bytes that this rank has sent to others, in all."""
-        counters = self.group.counters
-        return counters.bytes_sent + counters.bytes_shared

@@ -104,7 +104,7 @@ class RotationEngine:
             self.shared = _frozen(self._initial_shared(state))
         self.iteration = 0 if state is None else int(state.shared["iteration"])
         self._imbalance = 1.0
-        self._sent_to_each = np.inf  # bytes, in the last rotation
+        self._n_bytes = np.inf  # of all blocks, after a rotation
 
     @property
     def model(self) -> dict[int, dict[str, np.ndarray]]:
@@ -220,7 +220,10 @@ class RotationEngine:
         change = self._no_change()
         with self.log.computing():
             self.program.begin_rotation(self._at_home(), self.local, self.shared)
-        may_pile_up = self._sent_to_each <= SMALL
+        # What a rank is sent, at most; another rotation may move other blocks.
+        may_pile_up = (
+            self._n_bytes <= SMALL and self._n_bytes * route.most_visits() <= SMALL
+        )
         self._ring.begin(self.iteration, route, may_pile_up=may_pile_up)
         for number, jobs in enumerate(route.jobs):
             self._ring.send_idle(number)
@@ -285,9 +288,9 @@ class RotationEngine:
         """Change what is shared by what all ranks have found; a collective call."""
         names = sorted(change)
         # Without anything to add up, too: all ranks wait for each other here.
-        sent = np.array([self._ring.n_sent])
-        *sums, sent = allreduce(self._group, [*(change[name] for name in names), sent])
-        self._sent_to_each = float(sent[0]) / self._group.size
+        own = np.array([self._ring.n_bytes])
+        *sums, whole = allreduce(self._group, [*(change[name] for name in names), own])
+        self._n_bytes = float(whole[0])
         if names:
             with self.log.computing():
                 shared = self.program.aggregate(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 
@@ -73,6 +75,11 @@ class Route(NamedTuple):
         """Blocks that come to a rank for a sub-iteration, and from where."""
         moves = self.moves[iteration]
         return {move.block: move.source for move in moves if move.dest == rank}
+
+    def most_visits(self) -> int:
+        """How often a block comes to one rank at most; 1 for a lap of all ranks."""
+        visits = Counter((move.block, move.dest) for move in chain(*self.moves))
+        return max(visits.values(), default=0)
 
     def departures(self, iteration: int, rank: int) -> dict[int, int]:
         """Blocks that leave a rank for a sub-iteration, and where to."""
