@@ -7,6 +7,8 @@ To be run in the folder asv_bench:
     python -m peers.ranks --write ../docs/measured/ranks.csv  the figures of the pages
 
     python -m peers.ranks --columns 47236 --nonzeros 75 --within 1.02
+    python -m peers.ranks --rows 1000000 --columns 47236 --nonzeros 75 --alpha 1e-6 \\
+        --within 1.02 --only "2 processes" --write ../docs/measured/ranks_within.csv
 
 SGDClassifier makes a number of passes; the others make as many rounds of SGD as it
 takes to an objective that is not higher. With ``--within`` the figures are those of the
