@@ -126,6 +126,7 @@ def course(model: Slowed, X: Any, y: Any, bound: int, args: Any, best: float) ->
         n_passes=args.passes,
         batch_size=args.batch,
         communication=Exchange("factors", staleness=bound),
+        dtype="float64",
         n_ranks=args.ranks,
         random_state=args.seed,
     ).history

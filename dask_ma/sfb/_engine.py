@@ -389,8 +389,8 @@ class BroadcastEngine:
         self, start: Start | None, shown: ParameterMatrix | None = None
     ) -> ParameterMatrix:
         """The matrix to start from, or a share of its outputs, checked."""
-        place = self._shard.n_features, start, shown
-        matrix, self._n_outputs = first_matrix(self._model, *place, self._outputs_of)
+        first = partial(first_matrix, self._model, self._shard.n_features, start, shown)
+        matrix, self._n_outputs = first(self._outputs_of, self._settings.dtype)
         return matrix
 
     def _outputs_of(self, n_outputs: int) -> slice:

@@ -28,7 +28,7 @@ from dask_ma.engine import (
 )
 from dask_ma.sfb._divergence import DivergenceCheck
 from dask_ma.sfb._engine import BroadcastEngine
-from dask_ma.sfb._start import Start, arrays_of, rebuilt_sums
+from dask_ma.sfb._start import Start, arrays_of, matrix_type, rebuilt_sums
 from dask_ma.sfb.exchange._settings import (
     COMMUNICATION,
     Exchange,
@@ -119,6 +119,7 @@ def run(
     communication: str | Exchange = "auto",
     tol: float | None = None,
     shuffle: bool = True,
+    dtype: Any = "auto",
     random_state: Any = None,
     n_ranks: int | None = None,
 ) -> ModelResult:
@@ -164,6 +165,10 @@ def run(
         when that is at most this. None makes all passes.
     shuffle : bool, default=True
         Whether each rank goes over its rows in a new order in each pass.
+    dtype : {"auto", "float32", "float64"} or None, default="auto"
+        Type of the matrix, whatever ``model.initial_matrix`` returns; None takes the
+        type of that. With float32 half as many bytes are sent, and kept. "auto" is
+        float32, but float64 with a dual operator, as rounding hides small gaps.
     random_state : int, RandomState instance or None, default=None
         Seed of the shuffles.
     n_ranks : int, default=None
@@ -202,7 +207,7 @@ def run(
     >>> result.matrix.round(1) + 0.0
     array([[1., 0.],
            [2., 0.],
-           [0., 0.]])
+           [0., 0.]], dtype=float32)
     """
     if not isinstance(model, FactorModel):
         raise TypeError(
@@ -219,7 +224,12 @@ def run(
     exchange.check()
     if view_of(model) is not None:
         _check_dual(model, exchange)
-    settings = RunSettings(exchange=exchange, batch_size=batch_size, shuffle=shuffle)
+    settings = RunSettings(
+        exchange=exchange,
+        batch_size=batch_size,
+        shuffle=shuffle,
+        dtype=matrix_type(dtype, model),
+    )
     tuples = _tuples(pairs, pair_labels, X, y, sample_weight)
     targets = 0 if y is None else _n_targets(y)
     params = RunParams(
@@ -460,6 +470,7 @@ def describe_model(model: FactorModel, settings: RunSettings) -> dict[str, str]:
         communication=as_text(settings.exchange),
         batch_size=settings.batch_size,
         shuffle=settings.shuffle,
+        dtype=settings.dtype,
         learning_rate=model.learning_rate,
         fit_intercept=model.fit_intercept,
     )

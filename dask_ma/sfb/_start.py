@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,6 +93,7 @@ def first_matrix(
     start: Start | None,
     shown: ParameterMatrix | None,
     outputs_of: Callable[[int], slice],
+    dtype: str | None = None,
 ) -> tuple[ParameterMatrix, int]:
     """The matrix that a rank starts from, checked, and the outputs of all ranks.
 
@@ -108,6 +110,8 @@ def first_matrix(
         That of the process, if another rank has made it.
     outputs_of : callable
         Which of so many outputs the rank has.
+    dtype : str or None, default=None
+        Type of a matrix that the model is asked for; None leaves it as it is.
 
     Returns
     -------
@@ -123,6 +127,8 @@ def first_matrix(
         return ParameterMatrix(values, intercept, model.prox, view), n_outputs
     whole = checked_matrix(model, n_features)
     matrix, intercept = whole[outputs_of(len(whole))], None
+    if dtype is not None:
+        matrix = as_type(matrix, dtype, type(model).__name__)
     if model.fit_intercept:
         intercept = np.zeros(len(matrix), dtype=matrix.dtype)
     if shown is not None:
@@ -157,10 +163,44 @@ def checked_matrix(model: FactorModel, n_features: int) -> np.ndarray:
         )
     if not np.issubdtype(matrix.dtype, np.floating):
         matrix = matrix.astype(np.float64)
-    as_it_lies = matrix.T if matrix.flags.f_contiguous else matrix
-    if not all(np.isfinite(part).all() for part in row_parts(as_it_lies)):
+    if not is_finite(matrix):
         raise ValueError(f"{name}.initial_matrix returned elements not finite")
     return matrix
+
+
+def matrix_type(dtype: Any, model: FactorModel) -> str | None:
+    """Name of the type of a matrix, checked; None for that of the initial matrix."""
+    if dtype is None:
+        return None
+    if isinstance(dtype, str) and dtype == "auto":
+        # Where gaps are bounds, what has been rounded away would be claimed as reached.
+        return "float32" if view_of(model) is None else "float64"
+    with suppress(TypeError):
+        if np.dtype(dtype) in (np.float32, np.float64):
+            return np.dtype(dtype).name
+    raise ValueError(
+        f"dtype must be 'auto', 'float32', 'float64' or None, got {dtype!r}"
+    )
+
+
+def as_type(matrix: np.ndarray, dtype: str, name: str) -> np.ndarray:
+    """A finite matrix in another type, whose range it must be within."""
+    if matrix.dtype == dtype:
+        return matrix
+    with np.errstate(over="ignore"):  # what overflows is refused
+        found = matrix.astype(dtype)
+    if not is_finite(found):
+        raise ValueError(
+            f"{name}.initial_matrix returned elements beyond the range of {dtype}; "
+            "pass dtype='float64'"
+        )
+    return found
+
+
+def is_finite(matrix: np.ndarray) -> bool:
+    """Whether all elements are."""
+    as_it_lies = matrix.T if matrix.flags.f_contiguous else matrix
+    return all(np.isfinite(part).all() for part in row_parts(as_it_lies))
 
 
 def rebuilt_sums(

@@ -74,10 +74,20 @@ def make_regression(l1=L1, l2=L2, *, is_columnwise=True, **replaced):
     return Regression()
 
 
+def test_sums_are_in_double_precision_by_default():
+    """Else gaps are reached that are not there."""
+    single = make_regression(
+        initial_matrix=lambda self, n: np.zeros((Y.shape[1], n), dtype=np.float32)
+    )
+    for dtype in ("float32", "float64"):
+        assert run_regression(single, dtype=dtype, n_passes=1).matrix.dtype == dtype
+    assert run_regression(single, dtype="auto", n_passes=1).matrix.dtype == "float64"
+
+
 def run_regression(model=None, rows=X, n_ranks=2, **params):
     chosen = {"batch_size": 8, "random_state": 0, "communication": "factors"}
     # The more ranks move at once, the shorter their steps are.
-    chosen |= {"n_ranks": n_ranks, "n_passes": 50 + 20 * n_ranks}
+    chosen |= {"n_ranks": n_ranks, "n_passes": 50 + 20 * n_ranks, "dtype": None}
     model = make_regression() if model is None else model
     return run(model, rows, Y, **{**chosen, **params})
 
@@ -185,7 +195,7 @@ def test_a_loss_without_slope(n_ranks):
             return self.dual[batch.rows] @ batch.y
 
     used = X[(X**2).sum(axis=1) > 0], y[(X**2).sum(axis=1) > 0]
-    params = {"n_passes": 400, "batch_size": 4, "random_state": 0}
+    params = {"n_passes": 400, "batch_size": 4, "random_state": 0, "dtype": None}
     result = run(Machine(), *used, n_ranks=n_ranks, communication="factors", **params)
     svc = LinearSVC(
         loss="hinge", C=1 / (l2 * len(used[0])), fit_intercept=False, tol=1e-9

@@ -114,14 +114,67 @@ def test_a_matrix_of_single_precision_sends_half(kind, communication):
         """Bytes of rows or factors; the rest is the same for both types."""
         rows, y = KINDS[kind](X), np.zeros((23, 2))
         given = {"n_passes": 3, "n_ranks": 2, "communication": communication}
-        result = run(Regression(dtype), rows, y, batch_size=5, **given)
+        result = run(Regression(dtype), rows, y, batch_size=5, **given, dtype=None)
         assert result.matrix.dtype == dtype
+        other = np.float64 if dtype == np.float32 else np.float32
+        again = run(Regression(other), rows, y, batch_size=5, **given, dtype=dtype)
+        np.testing.assert_array_equal(result.matrix, again.matrix)
         return sum(record["bytes_shared"] for record in result.history)
 
     numbers = X.size if kind == "dense" else np.count_nonzero(X)
     if communication == "factors":
         numbers += 2 * len(X)
     assert sent(np.float64) - sent(np.float32) == 3 * 4 * numbers
+
+
+@pytest.mark.parametrize("communication", ["factors", "full_matrix", "outputs"])
+@pytest.mark.parametrize("kind", ["dense", "csr"])
+def test_a_run_is_in_single_precision_by_default(kind, communication):
+    class Regression(FactorModel):
+        shares_outputs = True
+
+        def initial_matrix(self, n_features):
+            return np.zeros((2, n_features))
+
+        def factors(self, matrix, batch):
+            assert batch.X.dtype == np.float64  # rows are as they were
+            values = matrix.product(batch.X)
+            assert matrix.dtype == values.dtype == np.float32
+            return values - batch.y, batch.X
+
+        def share_slopes(self, values, sums, batch, outputs):
+            assert values.dtype == np.float32
+            return values - batch.y[:, outputs]
+
+    rows, y = KINDS[kind](X), np.arange(46.0).reshape(23, 2) % 5
+    given = {"n_passes": 3, "n_ranks": 2, "communication": communication}
+    single = run(Regression(), rows, y, batch_size=5, random_state=0, **given)
+    assert single.matrix.dtype == np.float32
+    Regression.factors = lambda self, matrix, batch: (
+        matrix.product(batch.X) - batch.y,
+        batch.X,
+    )
+    Regression.share_slopes = lambda self, values, sums, batch, outputs: (
+        values - batch.y[:, outputs]
+    )
+    given |= {"batch_size": 5, "random_state": 0, "dtype": "float64"}
+    double = run(Regression(), rows, y, **given)
+    assert double.matrix.dtype == np.float64
+    np.testing.assert_allclose(single.matrix, double.matrix, atol=1e-5)
+    assert (single.matrix != double.matrix).any()
+
+
+def test_a_first_matrix_beyond_single_precision():
+    class Far(FactorModel):
+        def initial_matrix(self, n_features):
+            return np.full((2, n_features), 1e300)
+
+        def factors(self, matrix, batch):
+            return np.zeros((batch.n_rows, 2)), batch.X
+
+    with pytest.raises(ValueError, match="beyond the range of float32; pass dtype="):
+        run(Far(), X, n_passes=1)
+    assert (run(Far(), X, n_passes=1, dtype="float64").matrix == 1e300).all()
 
 
 def make_pairs(n_others=1):
@@ -176,6 +229,7 @@ def test_pairs_across_ranks(kind, n_ranks):
         pair_labels=LABELS,
         n_passes=6,
         batch_size=100,
+        dtype="float64",
         n_ranks=n_ranks,
     )
     np.testing.assert_allclose(result.matrix, slow_pairs(PAIRS, LABELS, 6), rtol=1e-10)
@@ -196,6 +250,7 @@ def test_triplets():
         pair_labels=LABELS[:3],
         n_passes=4,
         batch_size=100,
+        dtype="float64",
         n_ranks=3,
     )
     expected = slow_pairs(triplets, LABELS[:3], 4)
@@ -249,9 +304,8 @@ def test_pairs_out_of_an_unknown_range(inproc_client):
 
     rows = frame.from_pandas(pd.DataFrame(X, columns=list("abcdefg")), npartitions=3)
     with inproc_client.as_current():
-        found = run(
-            make_pairs(), rows, pairs=PAIRS, pair_labels=LABELS, n_passes=6
-        ).matrix
+        options = {"pairs": PAIRS, "pair_labels": LABELS, "dtype": "float64"}
+        found = run(make_pairs(), rows, **options, n_passes=6).matrix
         np.testing.assert_allclose(found, slow_pairs(PAIRS, LABELS, 6), rtol=1e-10)
         with pytest.raises(ValueError, match="1 of 2 pairs are out of range"):
             run(make_pairs(), rows, pairs=[[0, 1], [2, 40]], n_passes=1)
@@ -291,8 +345,7 @@ def test_a_cache_follows_the_matrix(communication):
         def loss(self, matrix, batch):
             return float(self.n_followed)
 
-    result = run(
-        Cached(), X, n_passes=3, batch_size=4, n_ranks=2, communication=communication
-    )
+    options = {"n_passes": 3, "batch_size": 4, "dtype": "float64"}
+    result = run(Cached(), X, n_ranks=2, communication=communication, **options)
     followed = result.history[-1]["objective"] > 0
     assert followed == (communication != "full_matrix")

@@ -405,6 +405,7 @@ def test_nobody_has_the_whole_matrix(monkeypatch, weight):
 def test_losses_of_a_model_that_knows_no_shares(make_model, rows):
     """The whole matrix is put together for them."""
     params = {"n_passes": 3, "batch_size": 4, "random_state": 0, "n_ranks": 3}
+    params["dtype"] = "float64"
     found = [
         run(make_model(**SHARING), rows.X, rows.y, communication=c, **params)
         for c in ("factors", "outputs")

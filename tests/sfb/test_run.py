@@ -27,7 +27,7 @@ every_way = pytest.mark.parametrize("settings", WAYS, ids=str)
 
 def fit(model, rows, **options):
     given = {"n_passes": 3, "batch_size": 3, "communication": "factors"}
-    given |= {"random_state": 0, "n_ranks": 4}
+    given |= {"random_state": 0, "n_ranks": 4, "dtype": None}
     weight = rows.weight if len(rows) == 3 else None
     return run(model, rows[0], rows[1], weight, **{**given, **options})
 
@@ -129,7 +129,8 @@ def test_without_targets(rows):
             ones = np.ones((batch.n_rows, 1))
             return ones, np.asarray(matrix) - batch.X
 
-    result = run(Means(), rows.X, n_passes=1, n_ranks=3, batch_size=100)
+    options = {"n_passes": 1, "batch_size": 100, "dtype": None}
+    result = run(Means(), rows.X, n_ranks=3, **options)
     np.testing.assert_allclose(result.matrix[0], rows.X.mean(axis=0))
     assert np.isnan(result.history[0]["objective"])
 
@@ -318,6 +319,9 @@ def test_a_finished_run_is_not_run_again(tmp_path, configured, make_model, rows)
         ({"X": np.full((23, 7), np.nan)}, ValueError, "X contains NaN"),
         ({"y": np.zeros(22, dtype=int)}, ValueError, "inconsistent numbers of samples"),
         ({"random_state": "seed"}, ValueError, "seed"),
+        ({"dtype": "float16"}, ValueError, "dtype must be 'auto', .* 'float16'"),
+        ({"dtype": "wide"}, ValueError, "dtype must be 'auto', .* got 'wide'"),
+        ({"dtype": int}, ValueError, "dtype must be 'auto', 'float32'"),
     ],
 )
 def test_arguments_that_cannot_be(make_model, rows, change, error, message):

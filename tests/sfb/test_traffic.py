@@ -103,7 +103,8 @@ def test_whole_matrices(
 
 def test_the_history_counts_the_same(rows, make_model):
     options = {"n_passes": 3, "batch_size": 2, "communication": "factors", "n_ranks": 4}
-    result = run(make_model(), rows.X[:20], rows.y[:20], random_state=0, **options)
+    options |= {"random_state": 0, "dtype": "float64"}
+    result = run(make_model(), rows.X[:20], rows.y[:20], **options)
     # Ranks have 5 rows for 3 iterations, which makes 5 pairs of each in a pass.
     pairs = Update(n_pairs=5, n_outputs=J, n_features=D, entries_per_row=D)
     expected = iteration_bytes(pairs.message_bytes + 3 * HEADER, 4)

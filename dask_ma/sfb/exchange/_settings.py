@@ -216,6 +216,8 @@ class RunSettings:
     n_apart : int
         Batches that a rank goes over by itself from one exchange to the next, where
         steps have a common length.
+    dtype : str or None
+        Type of the matrix; None takes that of the model's initial matrix.
     """
 
     exchange: Exchange
@@ -223,3 +225,4 @@ class RunSettings:
     shuffle: bool = True
     is_alone: bool = False
     n_apart: int = 1
+    dtype: str | None = None

@@ -18,7 +18,7 @@ from dask_ma.kernels import (
 )
 from dask_ma.kernels.prox import NoPenalty, Prox
 from dask_ma.sfb.model._dual import DualView, times
-from dask_ma.sfb.model._factors import Factors
+from dask_ma.sfb.model._factors import Factors, narrowed
 from dask_ma.sfb.model._values import LateValues
 
 
@@ -178,6 +178,7 @@ class ParameterMatrix:
         values : ndarray of shape (n_rows, n_outputs)
         """
         late = self._late
+        X = narrowed(X, self.dtype)  # else a wider copy of the matrix would be made
         if late.is_late:
             late.refresh(used_columns(X) if sparse.issparse(X) else None)
         if self._dual is None:

@@ -132,9 +132,9 @@ class FactorModel(ABC):
         Returns
         -------
         matrix : ndarray of float of shape (n_outputs, n_columns)
-            `n_columns` is `n_features` in most models. Its type is that of the run:
-            with float32 half as many bytes are sent, and kept. Factors are rounded to
-            it, whatever the type of the rows; these are the model's to round.
+            `n_columns` is `n_features` in most models. It becomes the `dtype` of the
+            run, mostly float32. Factors, and the rows that the matrix
+            is multiplied with, are rounded to that; the rows of batches keep theirs.
         """
 
     @abstractmethod
