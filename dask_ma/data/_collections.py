@@ -17,14 +17,16 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from contextvars import Context
+from functools import partial
 from typing import Any
 
 import dask
 import numpy as np
 from dask._task_spec import Alias, DataNode, GraphNode
 from dask.core import flatten, get_dependencies
-from distributed import Client, Future, as_completed
+from distributed import Client, Future, Scheduler, as_completed
 
 from dask_ma import _config
 from dask_ma.data._blocks import join_rows
@@ -35,6 +37,7 @@ from dask_ma.exceptions import CommTimeoutError, NoWorkersError, PeerLostError
 __all__: list[str] = []
 
 _UNDER_WAY = 1 << 25  # bytes of the objects that are being sent at a time
+_SHORT_WAY = 1.0  # seconds for a worker to take objects that do not pass the scheduler
 
 _LOCAL_SCHEDULERS = {
     "threads",
@@ -362,7 +365,8 @@ def scatter_each(
 ) -> list[Future]:
     """Send each worker an object, once; together as many as fit into 32 MB.
 
-    An object takes its size twice until it has been sent, as a copy and as a message.
+    Dask sends what it scatters by way of the scheduler, and a scheduler in this process
+    would hold each object a second time, as a message: large ones go without it.
 
     Parameters
     ----------
@@ -380,12 +384,11 @@ def scatter_each(
     list of Future
     """
 
+    shortens = nbytes > _UNDER_WAY and _has_scheduler(client)
+
     async def send(turns: asyncio.Semaphore, place: int, address: str) -> Future:
         async with turns:
-            [future] = await client.scatter(
-                [make(place)], workers=[address], hash=False, asynchronous=True
-            )
-        return future
+            return await _send(client, make(place), address, shortens)
 
     async def send_all() -> list[Future]:
         at_once = _UNDER_WAY * len(addresses) // max(nbytes, 1)
@@ -408,6 +411,25 @@ def scatter_each(
             f"data could not be sent to {', '.join(sorted(set(addresses)))}: {error}; "
             "is one of these workers paused?"
         ) from error
+
+
+async def _send(client: Client, item: Any, address: str, shortens: bool) -> Future:
+    """Send one object, past the scheduler where a short way is wanted and open."""
+    send = partial(
+        client.scatter, [item], workers=[address], hash=False, asynchronous=True
+    )
+    if shortens:
+        # The scheduler knows best what is wrong with a worker that does not answer.
+        with suppress(TimeoutError, OSError):
+            [future] = await send(direct=True, timeout=_SHORT_WAY)
+            return future
+    [future] = await send()
+    return future
+
+
+def _has_scheduler(client: Client) -> bool:
+    """Whether the scheduler is in this process, which so reaches what it reaches."""
+    return isinstance(getattr(client.cluster, "scheduler", None), Scheduler)
 
 
 def scatter_one(client: Client, item: Any) -> Future:

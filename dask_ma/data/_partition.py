@@ -240,7 +240,9 @@ def _scatter(
     ) -> tuple[ShardSpec, list[Future]]:
         if not spec.pieces:
             return spec, []
-        [future] = scatter_each(client, lambda _: rows_of(rank), [address])
+        [future] = scatter_each(
+            client, lambda _: rows_of(rank), [address], nbytes=sizes[rank]
+        )
         return replace(spec, pieces=pieces_of(rank, future)), [future]
 
     futures = scatter_each(
