@@ -21,6 +21,7 @@ from dask_ma.comm._collectives import (
     gather,
     gather_timeline,
     reduce_scatter,
+    reduce_scatter_parts,
     sendrecv,
     weighted_mean,
 )
@@ -80,6 +81,7 @@ __all__ = [
     "reduce",
     "reduce_and_gather",
     "reduce_scatter",
+    "reduce_scatter_parts",
     "run_length",
     "sendrecv",
     "sibling",

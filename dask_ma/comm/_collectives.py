@@ -8,7 +8,7 @@ alone, so the placement of the ranks does not change a bit of the result.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, overload
 
@@ -19,11 +19,13 @@ from dask_ma.comm._exchange import (
     Packed,
     gather_by_doubling,
     local_barrier,
+    others,
     pack,
     push_to_local_peers,
     unpack,
 )
 from dask_ma.comm._group import Group, aligned, frozen_view, map_arrays
+from dask_ma.comm._reduction import LocalReducer
 from dask_ma.comm._topology import doubling_steps
 from dask_ma.comm._trace import merge_packed
 
@@ -142,6 +144,47 @@ def reduce_scatter(group: Group, array: np.ndarray, op: Op = "sum") -> np.ndarra
     # Ranks of this process may still read `array`, which the caller may change.
     local_barrier(group, tag)
     return np.array(part)
+
+
+def reduce_scatter_parts(
+    group: Group, part_of: Callable[[int], np.ndarray], op: Op = "sum"
+) -> np.ndarray:
+    """Combine parts that each rank works out one after the other.
+
+    A part is under way to its rank while the next one is worked out. Ranks that share
+    a process combine what they have before it travels, when all parts are there.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    part_of : callable
+        ``part_of(r)`` is this rank's vector for rank `r`, new in each call; all of them
+        have the same length and dtype on every rank. It is called once for each rank,
+        and must not use the group.
+    op : {"sum", "max", "min"}, default="sum"
+        What to do with the elements.
+
+    Returns
+    -------
+    part : ndarray of shape (n,)
+        The combined vector for this rank, with the bits of :func:`reduce_scatter`.
+    """
+    layout = group.layout
+    if layout.n_nodes < group.size or group.size == 1:
+        parts = [part_of(rank) for rank in range(group.size)]
+        return reduce_scatter(group, np.concatenate(parts), op)
+    tag = ("part", group._next_tag())
+    for rank in others(range(group.size), group.rank):
+        group.push([part_of(rank)], rank, tag, copy=False)
+    own = part_of(group.rank)
+    with adding_up(group):
+        ranks = [ranks[0] for ranks in layout.members]
+        partial = [[own] if r == group.rank else group.recv(r, tag) for r in ranks]
+        reducer = LocalReducer(layout, _ufunc(op), {group.rank: own})
+        total = reducer.total(partial)
+    group.take_back()
+    return total
 
 
 def allgather(group: Group, payload: Any) -> list[Any]:

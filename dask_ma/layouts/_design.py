@@ -409,15 +409,19 @@ def is_among(values: np.ndarray, among: np.ndarray) -> np.ndarray:
     return np.asarray(among.take(places, mode="clip") == values)
 
 
-def transposed_product(X: Any, vectors: np.ndarray) -> np.ndarray:
-    """``X' vectors`` in float64, without a copy of all of X."""
+def transposed_product(
+    X: Any, vectors: np.ndarray, columns: slice = slice(None)
+) -> np.ndarray:
+    """``X[:, columns]' vectors`` in float64, without a copy of all of X."""
+    step = at_once(X.shape[1])  # of all columns, so that some have the same bits
+    if columns != slice(None):
+        X = X[:, columns]
     if sparse.issparse(X) or X.dtype == np.float64:
         # One vector takes a faster way than a matrix of one column.
         if vectors.shape[1] == 1:
             return np.asarray(X.T @ vectors[:, 0])[:, np.newaxis]
         return np.asarray(X.T @ vectors)
     result = np.zeros((X.shape[1], vectors.shape[1]))
-    step = at_once(X.shape[1])
     for start in range(0, X.shape[0], step):
         rows = slice(start, start + step)
         result += X[rows].astype(np.float64).T @ vectors[rows]

@@ -14,6 +14,7 @@ from dask_ma.comm import (
     gather,
     reduce_and_gather,
     reduce_scatter,
+    reduce_scatter_parts,
 )
 from dask_ma.data import Shard, hand_back, is_on_disk, read_ahead
 from dask_ma.kernels import column_squares, column_store, take_columns
@@ -38,6 +39,10 @@ _FETCHED_BYTES = 64 * 2**20  # of columns that are kept beside each other
 # Of sparse columns, so many elements may be copied; or one of so many of all.
 _LITTLE = 2**19
 _COPIED = 8
+# Of the products of all columns, each rank's part is sent by itself, if it has so many
+# columns; it begins at a multiple of some, where those of all have the same bits.
+_PART = 2**13
+_MULTIPLE = 64
 
 
 class RowDesign(Design):
@@ -117,10 +122,50 @@ class RowDesign(Design):
     def _products(
         self, vectors: np.ndarray, sums: np.ndarray
     ) -> tuple[Part, np.ndarray]:
-        products = self._of_living(
+        # Ranks may have rows of another kind, or none: this is the same on all of them.
+        n_ranks = self.group.size
+        is_long = len(self.alive) >= n_ranks * _PART
+        if is_long and self.group.layout.n_nodes == n_ranks > 1:
+            return self._products_in_parts(vectors, sums)
+        return self._scattered(self._living_products(vectors), sums)
+
+    def _products_in_parts(
+        self, vectors: np.ndarray, sums: np.ndarray
+    ) -> tuple[Part, np.ndarray]:
+        """What :meth:`_products` gives, each part sent while the next is worked out."""
+        n, width = len(self.alive), vectors.shape[1]
+        length = -(-n // self.group.size)
+        length += -length % _MULTIPLE
+        # Rows on a disk are read once, and sparse ones have no parts to go by.
+        in_memory = not self._is_sparse and not any(map(is_on_disk, self._blocks))
+        whole = None if in_memory else self._living_products(vectors)
+
+        def part_of(rank: int) -> np.ndarray:
+            part = np.zeros(length * width + len(sums))
+            part[length * width :] = sums
+            start, stop = length * rank, min(n, length * (rank + 1))
+            if start < stop:
+                found = part[: (stop - start) * width].reshape(-1, width)
+                if whole is not None:
+                    found[:] = whole[start:stop]
+                else:
+                    self._add_products(found, vectors, slice(start, stop))
+            return part
+
+        return self._own_part(reduce_scatter_parts(self.group, part_of), length, width)
+
+    def _add_products(
+        self, found: np.ndarray, vectors: np.ndarray, columns: slice
+    ) -> None:
+        """Add products of some living columns, which are dense and in memory."""
+        for rows, X in self._rows(self._living):
+            found += transposed_product(X, vectors[rows], columns)
+
+    def _living_products(self, vectors: np.ndarray) -> np.ndarray:
+        """Products of all living columns."""
+        return self._of_living(
             vectors.shape[1], lambda X, rows: transposed_product(X, vectors[rows])
         )
-        return self._scattered(products, sums)
 
     def _of_living(
         self, width: int, function: Callable[[Any, slice], np.ndarray]
@@ -285,8 +330,14 @@ class RowDesign(Design):
         parts[: n * width] = values.ravel()
         padded[:, : length * width] = parts.reshape(group.size, length * width)
         padded[:, length * width :] = for_all
-        own = reduce_scatter(group, padded)
-        features = self.alive[length * group.rank : length * (group.rank + 1)]
+        return self._own_part(reduce_scatter(group, padded), length, width)
+
+    def _own_part(
+        self, own: np.ndarray, length: int, width: int
+    ) -> tuple[Part, np.ndarray]:
+        """Of what this rank gets, the values of its features, and what all get."""
+        first = length * self.group.rank
+        features = self.alive[first : first + length]
         found = own[: len(features) * width].reshape(len(features), width)
         return Part(features, found), own[length * width :]
 

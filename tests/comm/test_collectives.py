@@ -15,6 +15,7 @@ from dask_ma.comm import (
     broadcast,
     gather,
     reduce_scatter,
+    reduce_scatter_parts,
     sendrecv,
     weighted_mean,
 )
@@ -298,6 +299,45 @@ def test_messages_of_reduce_scatter(run_ranks, size, per_node, n_elements, n_mes
     parts, counts = zip(*run_ranks(program, size, per_node), strict=True)
     np.testing.assert_array_equal(np.concatenate(parts), total)
     assert set(counts) == {n_messages}
+
+
+@every_layout
+@pytest.mark.parametrize("op", ["sum", "max"])
+def test_reduce_scatter_of_parts_made_in_turn(run_ranks, size, per_node, op):
+    """They have the bits of those that are there at once, and are each made once."""
+
+    def program(group):
+        whole = vector(group.rank, (size, 31), np.float64)
+        made = []
+
+        def part_of(rank):
+            made.append(rank)
+            return whole[rank].copy()
+
+        found = reduce_scatter_parts(group, part_of, op)
+        assert sorted(made) == list(range(size))
+        return found, reduce_scatter(group, whole, op)
+
+    for found, expected in run_ranks(program, size, per_node):
+        assert_same_bits(found, expected)
+
+
+@pytest.mark.parametrize(("size", "per_node"), [(2, 1), (5, 1), (4, 2), (3, None)])
+def test_parts_are_sent_while_others_are_made(run_ranks, size, per_node):
+    """Where ranks share no process; elsewhere all are made before any is sent."""
+
+    def program(group):
+        sent = []
+
+        def part_of(rank):
+            sent.append(group.counters.messages_sent)
+            return np.ones(3)
+
+        reduce_scatter_parts(group, part_of)
+        return sent
+
+    expected = list(range(size)) if per_node == 1 else [0] * size
+    assert run_ranks(program, size, per_node) == [expected] * size
 
 
 @every_layout

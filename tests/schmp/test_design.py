@@ -6,6 +6,7 @@ from scipy import sparse
 
 from dask_ma.data import Block, Shard, is_on_disk
 from dask_ma.data._mapped import _mapped
+from dask_ma.layouts import _design, _row_design
 from dask_ma.layouts._column_design import ColumnDesign
 from dask_ma.layouts._columns import to_columns
 from dask_ma.layouts._design import is_among
@@ -139,6 +140,59 @@ def test_products_and_squares(on_ranks, layout, n_ranks, kind):
             features, values = joined([parts[place] for parts in found])
             np.testing.assert_array_equal(features, columns)
             np.testing.assert_allclose(values, expected[columns], atol=1e-12)
+
+
+@pytest.fixture
+def long_products(run_ranks, monkeypatch):
+    """Products of 700 columns and sums, by four ranks, of which one has no rows."""
+    rng = np.random.default_rng(3)
+    X, vectors = rng.normal(size=(230, 700)), rng.normal(size=(230, N_OUTPUTS))
+    bounds = [0, 50, 50, 170, 230]
+
+    def start(part, kinds, width):
+        monkeypatch.setattr(_row_design, "_PART", part)
+        monkeypatch.setattr(_design, "_CHUNK_BYTES", 2 * 8 * 700)  # of float32 rows
+
+        def program(group):
+            first, last = bounds[group.rank], bounds[group.rank + 1]
+            rows, middle = MAKE[kinds[group.rank]](X), (first + last) // 2
+            blocks = [
+                Block(rows[a:b], np.zeros(b - a), None, i, a)
+                for i, (a, b) in enumerate([(first, middle), (middle, last)])
+                if b > a
+            ]
+            design = RowDesign(group, Shard(blocks, 700, rows.dtype))
+            own = vectors[first:last, :width], np.array([1.0, group.rank])
+            found = [design.products(*own)]
+            design.restrict(np.arange(0, 700, 2))
+            return [*found, design.products(*own)], group.counters.messages_sent
+
+        return run_ranks(program, 4, 1)
+
+    return start
+
+
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize(
+    "kinds", [["dense"] * 4, ["float32"] * 4, ["sparse"] * 4], ids=lambda k: k[0]
+)
+def test_products_sent_in_parts(long_products, kinds, width):
+    """Each rank's part is sent by itself, with the bits of what is sent whole."""
+    whole, parts = (long_products(part, kinds, width) for part in (10**6, 64))
+    assert [sent for _, sent in whole] == [4] * 4  # by halves, twice
+    assert [sent for _, sent in parts] == [6] * 4
+    for which, n_columns in enumerate([700, 350]):
+        of_whole, of_parts = (
+            [found[which] for found, _ in ranks] for ranks in (whole, parts)
+        )
+        expected, found = (
+            joined([part for part, _ in ranks]) for ranks in (of_whole, of_parts)
+        )
+        assert len(found[0]) == n_columns
+        np.testing.assert_array_equal(found[0], expected[0])
+        np.testing.assert_array_equal(found[1], expected[1])
+        for _, sums in of_parts:
+            np.testing.assert_array_equal(sums, [4.0, 6.0])
 
 
 @pytest.mark.pairs

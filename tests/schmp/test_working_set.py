@@ -83,6 +83,8 @@ def solve(run_ranks, monkeypatch):
                 solver.improve()
                 found.append(solver.check())
                 alive.append(len(design.alive))
+                # Of what is left, ranks have other parts, whose means they must know.
+                assert alive[-1] == X.shape[1] or not objective.lacks_means
                 used = model.coordinates // loss.n_outputs
                 assert np.isin(used, design.alive).all()
             return model.state_dict(), found, alive, design.alive
@@ -190,6 +192,72 @@ def test_collectives_of_a_round(many, monkeypatch, layout):
     assert rounds[1] - rounds[0] >= 2
     # What is done before the first round cancels.
     assert counts[1] - counts[0] <= 5 * (rounds[1] - rounds[0])
+
+
+@pytest.mark.parametrize(("n_ranks", "layout"), RANKS)
+def test_means_are_learnt_as_they_are_needed(many, solve, monkeypatch, n_ranks, layout):
+    """A model has the same bits as with all means at once, also after screening."""
+    X, y, penalty = many["X"] + 3, many["number"], make_penalty(400, 0.4)
+    found = []
+    for whole in (False, True):
+        if whole:
+            monkeypatch.setattr(Objective, "learn_own_means", Objective.learn_means)
+        with dask.config.set({CAP: 6}):  # so that there are some rounds
+            ranks = solve(X, y, penalty, n_ranks, layout, screening_tol=np.inf)
+        state, certificates, alive, _ = ranks[0]
+        assert alive[-1] < 100
+        found.append((certificates, *state.values()))
+    for early, late in zip(*found, strict=True):
+        np.testing.assert_array_equal(early, late)
+
+
+@pytest.mark.parametrize(("n_ranks", "layout"), [(3, "rows"), (2, "columns")])
+def test_means_of_other_columns_are_not_numbers(many, run_ranks, n_ranks, layout):
+    """Nobody can take them for 0 before all ranks have told each other theirs."""
+    X, n_rows = many["X"], 40
+
+    def program(group):
+        first, last = (n_rows * q // n_ranks for q in (group.rank, group.rank + 1))
+        y = many["number"][first:last]
+        shard = Shard([Block(X[first:last], y, None, 0, first)], 400, X.dtype)
+        design = RowDesign(group, shard)
+        if layout == "columns":
+            columns = to_columns(group, shard)
+            y, design = columns.y, ColumnDesign(group, columns)
+        loss = make_loss(y, np.full(len(y), 1 / n_rows))
+        objective = Objective(design, loss, make_penalty(400, 0.1), True)
+        objective.learn_own_means()
+        part, _ = design.products(loss.weight[:, np.newaxis])
+        early, lacked = objective.means.copy(), objective.lacks_means
+        objective.learn_means()
+        assert lacked and not objective.lacks_means
+        return part.features, early, objective.means, design.column_sums(loss.weight)
+
+    for own, early, late, expected in run_ranks(program, n_ranks):
+        np.testing.assert_array_equal(np.flatnonzero(~np.isnan(early)), own)
+        np.testing.assert_array_equal(early[own], expected[own])
+        np.testing.assert_array_equal(late, expected)
+
+
+@pytest.mark.parametrize(
+    ("design", "layout"), [(RowDesign, "rows"), (ColumnDesign, "columns")]
+)
+def test_means_of_all_columns_are_not_sent(many, monkeypatch, design, layout):
+    """A fit from no coefficients does without; one that goes on needs some."""
+    X, y = many["X"], many["number"]
+    model = SchMPLasso(0.1, n_ranks=3, layout=layout, warm_start=True)
+    calls = []
+
+    def column_sums(self, weight):
+        calls.append(self.group.rank)
+        return whole(self, weight)
+
+    whole = design.column_sums
+    monkeypatch.setattr(design, "column_sums", column_sums)
+    model.fit(X, y)
+    assert not calls
+    model.fit(X, y)
+    assert sorted(calls) == [0, 1, 2]
 
 
 def test_screening_waits_for_some_checks(many, solve, monkeypatch):

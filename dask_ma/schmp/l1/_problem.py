@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dask_ma.comm import allgather
 from dask_ma.layouts._design import Design
 from dask_ma.schmp.l1._losses import WeightedLoss
 
@@ -100,6 +101,9 @@ class Objective:
         Objective of the best model without coefficients.
     n_rows : int
         Rows of all ranks.
+    lacks_means : bool
+        Whether this rank knows the means of some columns alone; those of others are not
+        a number.
     tolerances : ndarray of float64 of shape (n_features,)
         Gradients that count as 0, of features without any penalty; infinity for others,
         and before :meth:`learn_tolerances`.
@@ -120,6 +124,8 @@ class Objective:
         self.margins = np.zeros((design.n_rows, self.n_outputs))
         self.means = np.zeros(design.n_features)  # known after learn_means
         self._has_means = False
+        self.lacks_means = False
+        self._with_means = np.zeros(0, dtype=np.int64)  # features, where some lack them
         self.tolerances = np.full(design.n_features, np.inf)
         self.offset = 0.0
         if self.centers:
@@ -153,13 +159,39 @@ class Objective:
         """Work out the means of the columns, once; a collective call."""
         # One pass for all: for those of each working set the ranks would have to wait
         # for each other in every round.
-        if self.centers and not self._has_means:
+        if not self.centers or self._has_means:
+            return
+        if not self.lacks_means:
             self.take_means(self.design.column_sums(self.loss.weight))
+            return
+        means = self.means.copy()
+        own = self._with_means, means[self._with_means]
+        for features, values in allgather(self.design.group, own):
+            means[features] = values
+        self.take_means(means)
+
+    def learn_own_means(self) -> None:
+        """Work out the means of this rank's part of the columns; a collective call.
+
+        A part is what :meth:`Design.products` gives; it has to stay the same until
+        :meth:`learn_means`. Means of other columns are for the caller to set.
+        """
+        design = self.design
+        is_known = self._has_means or self.lacks_means
+        if not self.centers or is_known or len(design.alive) < design.n_features:
+            return
+        part, _ = design.products(self.loss.weight[:, np.newaxis])
+        if design.group.size == 1:
+            self.take_means(part.values[:, 0])
+            return
+        self.means[:] = np.nan  # not to be used by mistake
+        self.means[part.features] = part.values[:, 0]
+        self._with_means, self.lacks_means = part.features, True
 
     def take_means(self, means: np.ndarray) -> None:
         """Take the means of all columns from somebody who has worked them out."""
         self.means[:] = means
-        self._has_means = True
+        self._has_means, self.lacks_means = True, False
 
     def learn_tolerances(self, features: np.ndarray) -> None:
         """Work out which gradients of features without penalty count as 0.
@@ -182,7 +214,8 @@ class Objective:
         nonzero = np.flatnonzero(model.coef)
         features = model.coordinates // self.n_outputs
         self.design.fetch(np.unique(features))
-        self.learn_means()
+        if len(features) or not self.lacks_means:
+            self.learn_means()
         self.margins = self.change(model.coordinates[nonzero], model.coef[nonzero])
         self.margins += model.intercept
         self.settle_intercept(model)

@@ -164,6 +164,8 @@ class WorkingSets(Solver):
         ]
         self._set_coordinates(np.union1d(self.model.coordinates, free_coordinates))
         objective.learn_tolerances(self._unpenalized[::K] // K)
+        if not len(self.model.coordinates):
+            objective.learn_own_means()
         objective.set_model(self.model)
         if len(free):
             self._inside = is_among(self.model.coordinates, free_coordinates)
@@ -216,13 +218,17 @@ class WorkingSets(Solver):
         if len(worst) > most:
             worst = worst[np.argpartition(-ratios[worst], most)[:most]]
         places = np.union1d(worst, own)
-        coordinates = features[places // K] * K + places % K
-        return coordinates, ratios[places], self._part.values.ravel()[places]
+        found = features[places // K]
+        values = self._part.values.ravel()[places]
+        means = [self.objective.means[found]] if self.objective.lacks_means else []
+        return found * K + places % K, ratios[places], values, *means
 
     def _take_proposals(self, proposals: list[list[np.ndarray]]) -> None:
-        coordinates, ratios, gradient = (
+        coordinates, ratios, gradient, *means = (
             np.concatenate(parts) for parts in zip(*proposals, strict=True)
         )
+        if means:
+            self.objective.means[coordinates // self.objective.n_outputs] = means[0]
         order = np.argsort(coordinates)
         self._found = _Found(coordinates[order], ratios[order], gradient[order])
 
@@ -445,6 +451,7 @@ class WorkingSets(Solver):
         """Sums of squares of all columns, about their means if these are taken out."""
         if self._spread is None:  # nothing has been ruled out yet
             objective = self.objective
+            objective.learn_means()  # ranks get other parts of what is left
             part = self._design.squares(objective.loss.weight, objective.centers)
             self._spread = np.zeros(self._design.n_features)
             for features, values in allgather(self._group, tuple(part)):
