@@ -5,6 +5,7 @@ import pytest
 from scipy.optimize import nnls
 from sklearn.linear_model import Lasso, lasso_path
 
+from dask_ma.schmp.l1 import _quadratic
 from dask_ma.schmp.l1._gram import ColumnGram, WholeGram
 from dask_ma.schmp.l1._quadratic import Quadratic, minimize
 
@@ -240,3 +241,21 @@ def test_rounding_does_not_lead_newton_steps_upwards(seed, monkeypatch):
         rise = slope @ step + step @ hessian @ step / 2
         rise += l1 * (np.abs(after).sum() - np.abs(before).sum())
         assert rise <= 1e-13 * problem.norm
+
+
+def test_sweeps_between_newton_steps(monkeypatch):
+    """As many as a quarter of the coefficients that are at hand, and never few."""
+    sweeps = []
+
+    def descent(gram, linear, start, problem, **settings):
+        sweeps.append((len(start), settings["max_iter"]))
+        return original(gram, linear, start, problem, **settings)
+
+    original = _quadratic._descent
+    monkeypatch.setattr(_quadratic, "_descent", descent)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(500, 400))
+    y = X @ rng.normal(size=400) + rng.normal(size=500)
+    solve(quadratic(X, y, 1e-3))
+    assert {n for n, _ in sweeps if n > 240} and {n for n, _ in sweeps if n < 240}
+    assert all(most == max(60, n // 4) for n, most in sweeps)

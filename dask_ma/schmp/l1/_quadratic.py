@@ -18,8 +18,8 @@ from scipy.linalg import cho_factor, cho_solve, lapack
 from dask_ma.schmp.l1._gram import Gram, ReducedGram, ScaledGram, block_of
 
 _SWEEPS = 60  # of coordinate descent between Newton steps, if there are few
-# The same for each coefficient: a Newton step takes as long as so many more of them.
-_SWEEPS_EACH = 0.5
+# The same for each coefficient: a Newton step takes longer with more of them.
+_SWEEPS_EACH = 0.25
 _NEWTON_STEPS = 2
 _MOST_DOUBLINGS = 6  # of the Newton steps, while there is no progress
 _MAX_TURNS = 200
