@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -97,10 +98,23 @@ def _limit(threads: int) -> Callable[[], None]:
     return undo
 
 
+# A nanny sets them for its workers in the process that starts these, too, whose
+# allocator, having read its own when it began, would be set up here for good.
+@cache
+def _first_environment() -> dict[str, str]:
+    """The environment variables with which this process has begun."""
+    try:
+        lines = Path("/proc/self/environ").read_bytes().split(b"\0")
+    except OSError:
+        return dict(os.environ)
+    pairs = (os.fsdecode(line).partition("=") for line in lines)
+    return {name: value for name, _, value in pairs}
+
+
 def _number(name: str, default: int) -> int | None:
     """Value of an environment variable; None if it is no number."""
     try:
-        return int(os.environ.get(name, default))
+        return int(_first_environment().get(name, default))
     except ValueError:
         return None
 

@@ -1,5 +1,7 @@
 """Freed memory stays with a process while ranks run in it, and no longer."""
 
+from pathlib import Path
+
 import dask
 import numpy as np
 import pytest
@@ -25,9 +27,13 @@ class Library:
 def library(monkeypatch):
     found = Library()
     monkeypatch.setattr(_process, "allocator", lambda: found)
-    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
-    monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
+    begin_with(monkeypatch, MALLOC_TRIM_THRESHOLD_="65536")
     return found
+
+
+def begin_with(monkeypatch, **variables):
+    """As if the process had begun with these environment variables."""
+    monkeypatch.setattr(_process, "_first_environment", lambda: variables)
 
 
 def test_the_first_rank_sets_and_the_last_undoes(library):
@@ -52,13 +58,22 @@ def test_a_tenth_of_little_memory_at_most(library, monkeypatch):
 
 @pytest.mark.parametrize("value", [None, "-1", "much"])
 def test_an_allocator_that_nobody_has_set_up_is_left_alone(library, monkeypatch, value):
-    if value is None:
-        monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_")
-    else:
-        monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", value)
+    given = {} if value is None else {"MALLOC_TRIM_THRESHOLD_": value}
+    begin_with(monkeypatch, **given)
     with kept_memory():
         pass
     assert not library.calls
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="nobody tells")
+def test_what_is_set_for_other_processes(monkeypatch):
+    """By a nanny, whose own allocator had begun before."""
+    library = Library()
+    monkeypatch.setattr(_process, "allocator", lambda: library)
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "4321")
+    with kept_memory():
+        pass
+    assert (-1, 4321) not in library.calls
 
 
 def test_zero_leaves_it_alone(library):

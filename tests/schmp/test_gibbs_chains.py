@@ -96,18 +96,56 @@ def posterior(beta):
 POWERS = 2 ** np.arange(4, -1, -1)  # by which an assignment is a number
 
 
+def at_one_place(n_chains, n_documents):
+    """Cuts tokens into tiles of one of each chain, of which draws are exact."""
+
+    def cut(documents, words, bounds, size):
+        n, nothing = n_chains, np.empty(0, int)
+        order = np.arange(len(words), dtype=np.int32).reshape(n, -1).T.ravel()
+        parts = [slice(first, first + n) for first in range(0, len(words), n)]
+        tiles = [
+            Tile(
+                0,
+                n * n_documents,
+                own,
+                documents[order[own]],
+                words[order[own]],
+                nothing,
+            )
+            for own in parts
+        ]
+        return tiles, order
+
+    return cut
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("sampler", SAMPLERS)
-def test_the_posterior_of_a_tiny_corpus(sampler):
-    """Total variation from the probabilities of all 32 assignments."""
-    n_draws, exact = 24_000, posterior(BETA)
-    rng, start = np.random.default_rng(1), np.zeros(5, dtype=np.int32)
-    moves, counts, totals, priors = chain_of(TINY, 3, start, ALPHA, BETA, sampler)
-    found, powers = np.zeros(32), POWERS[moves.places(0)]
-    for _ in range(n_draws):
+@pytest.mark.parametrize(("sampler", "n_chains"), [("exact", 24), ("metropolis", 1)])
+def test_the_posterior_of_a_tiny_corpus(sampler, n_chains, monkeypatch):
+    """Total variation from the probabilities of all 32 assignments.
+
+    Chains lie side by side, and know nothing of each other: words have no prior of
+    topics of other chains. Topics that are offered would mostly be of those.
+    """
+    if n_chains > 1:
+        monkeypatch.setattr(_exact, "cut_tiles", at_one_place(n_chains, len(TINY)))
+    n_draws, rng = 24_000, np.random.default_rng(1)
+    chains = np.arange(n_chains)
+    tokens = [words + 3 * chain for chain in chains for words in TINY]
+    moves, counts, totals, priors = chain_of(
+        tokens,
+        3 * n_chains,
+        np.repeat(2 * chains, 5).astype(np.int32),
+        np.tile(ALPHA, n_chains),
+        np.kron(np.eye(n_chains), BETA),
+        sampler,
+    )
+    found, order = np.zeros(32), np.argsort(moves.places(0)).reshape(n_chains, 5)
+    for _ in range(n_draws // n_chains):
         moves.visit(0, counts, priors, totals, rng)
-        found[moves.topics[0] @ powers] += 1
-    assert np.abs(found / n_draws - exact).sum() / 2 < 0.02
+        own = moves.topics[0][order] % 2
+        found += np.bincount(own @ POWERS, minlength=32)
+    assert np.abs(found / n_draws - posterior(BETA)).sum() / 2 < 0.02
 
 
 @pytest.mark.slow
@@ -310,16 +348,6 @@ class JointChains:
         self.beta = self.rng.uniform(0.2, 0.6, (self.n_words, self.n_topics))
         self.documents = np.repeat(np.arange(self.n_documents), self.length)
 
-    def tiles(self, documents, words, bounds, size):
-        """Tiles of the tokens at one place of all chains, of which draws are exact."""
-        n, nothing, last = self.n_chains, np.empty(0, int), self.n_documents
-        order = np.arange(len(words), dtype=np.int32).reshape(n, -1).T.ravel()
-        tiles = [
-            Tile(0, n * last, part, documents[order[part]], words[order[part]], nothing)
-            for part in (slice(i, i + n) for i in range(0, len(words), n))
-        ]
-        return tiles, order
-
     def topics_of_prior(self, n):
         """Topics of the tokens of some chains."""
         theta = self.rng.dirichlet(self.alpha, (n, self.n_documents)).cumsum(axis=2)
@@ -431,7 +459,8 @@ def test_words_and_topics_of_a_joint_chain_have_their_prior(
     however much of its past each has.
     """
     chains = JointChains(n_chains, sampler)
-    monkeypatch.setattr(_exact, "cut_tiles", chains.tiles)
+    tiles = at_one_place(n_chains, chains.n_documents)
+    monkeypatch.setattr(_exact, "cut_tiles", tiles)
     if wrong == (1, 1):
         assert np.abs(chains.deviations(n_starts, wrong)).max() < 4
     else:  # half of the draws are enough
