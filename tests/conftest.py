@@ -125,6 +125,23 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(young, middle, 10 * old)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    """Leave what a file's tests have left behind to no collector either.
+
+    It is what later tests share. All of it would be looked through by each test that
+    wants a collection, for seconds once there is much.
+    """
+    try:
+        return (yield)
+    finally:
+        if nextitem is None or nextitem.path != item.path:
+            gc.collect()
+            gc.freeze()
+
+
 class FitInterruptedError(Exception):
     """Stands for the end of the process."""
 

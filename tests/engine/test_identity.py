@@ -30,16 +30,39 @@ print(json.dumps([as_text(function), as_text(names), as_text([frozenset(names)])
 """
 
 
-def run_process(program, hash_seed):
-    """What a program prints that orders sets in another way."""
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        capture_output=True,
-        check=True,
-        timeout=120,
-        text=True,
-    ).stdout
+PROCESS = """
+import json, logging, os, pathlib
+import numpy as np
+from functools import partial
+from scipy import stats
+from dask_ma.engine.recovery._text import as_text
+class Kept:
+    def __init__(self):
+        self.path = pathlib.Path("rows") / "first"
+        hash(self.path)
+        self.logger = logging.getLogger("own")
+        self.logger.isEnabledFor(int(os.environ["PYTHONHASHSEED"]))
+        self.law, self.draw = stats.norm, partial(np.random.normal, 0)
+        np.random.seed(int(os.environ["PYTHONHASHSEED"]))
+print(json.dumps(as_text(Kept())))
+"""
+
+
+@pytest.fixture(scope="module")
+def printed():
+    """Lines of both programs, each by processes that order the four words otherwise."""
+    lines = [
+        subprocess.run(
+            [sys.executable, "-c", FUNCTION + PROCESS],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            check=True,
+            timeout=120,
+            text=True,
+        ).stdout.splitlines()
+        for hash_seed in ("1", "3")
+    ]
+    return dict(zip(("sets", "object"), zip(*lines, strict=True), strict=True))
 
 
 def test_a_function_that_is_not_complete_yet():
@@ -54,12 +77,8 @@ def test_a_function_that_is_not_complete_yet():
     assert function() == 1
 
 
-def test_sets_are_the_same_in_every_process():
-    texts = set()
-    for seed in ("1", "3"):  # which order the four words differently
-        found = run_process(FUNCTION, seed)
-        texts.add(tuple(json.loads(found)))
-    assert len(texts) == 1
+def test_sets_are_the_same_in_every_process(printed):
+    assert len(set(printed["sets"])) == 1
 
 
 class Choice(BaseEstimator):
@@ -247,30 +266,8 @@ def test_what_cannot_be_told_is_like_no_other():
     assert as_text([Broken()]).startswith("builtins.list ")
 
 
-PROCESS = """
-import json, logging, os, pathlib
-import numpy as np
-from functools import partial
-from scipy import stats
-from dask_ma.engine.recovery._text import as_text
-class Kept:
-    def __init__(self):
-        self.path = pathlib.Path("rows") / "first"
-        hash(self.path)
-        self.logger = logging.getLogger("own")
-        self.logger.isEnabledFor(int(os.environ["PYTHONHASHSEED"]))
-        self.law, self.draw = stats.norm, partial(np.random.normal, 0)
-        np.random.seed(int(os.environ["PYTHONHASHSEED"]))
-print(json.dumps(as_text(Kept())))
-"""
-
-
-def test_what_belongs_to_a_process_tells_nothing_apart():
-    texts = set()
-    for seed in ("1", "3"):
-        found = run_process(PROCESS, seed)
-        texts.add(found)
-    assert len(texts) == 1
+def test_what_belongs_to_a_process_tells_nothing_apart(printed):
+    assert len(set(printed["object"])) == 1
 
 
 def test_what_is_like_no_other_is_told(configured, tmp_path):

@@ -218,9 +218,9 @@ def test_topics_come_to_the_client_once(cluster, monkeypatch):
         return result
 
     monkeypatch.setattr(distributed.Client, "_gather", gather)
-    lazy = da.ones((400, 10_000), chunks=(100, -1))
+    lazy = da.ones((40, 10_000), chunks=(10, -1))
     # Each round adds to the history and to the timeline, which come, too.
-    MALDA(K, max_iter=2, batch_size=200).fit(lazy)
+    MALDA(K, max_iter=2, batch_size=20).fit(lazy)
     assert K * 10_000 * 4 < sum(sizes) < 2 * K * 10_000 * 4
 
 

@@ -153,7 +153,7 @@ def planted(n_documents):
 def test_ranks_get_as_far_in_the_same_rotations(sampler, n_documents):
     """Also in the first ones, where each rank has tokens of a few words at a time."""
     counts, after = planted(n_documents), {}
-    for n_ranks in (1, 2, 4, 8):
+    for n_ranks in (1, 3, 8):
         model = make(sampler=sampler, n_ranks=n_ranks, max_iter=8)
         values = []
         for seed in range(2):
