@@ -204,7 +204,7 @@ def test_topics_begin_on_the_first_rank_with_tokens(
 @pytest.mark.parametrize("sampler", N_STAGES)
 def test_a_start_by_stages_is_there_in_fewer_rotations(sampler, n_ranks):
     """It is a start alone: in the end, both have come to the same likelihood."""
-    counts, after = planted(1500), {}
+    counts, after = planted(1000), {}
     lengths = (6, 60) if n_ranks == 1 else (6,)
     for init in ("progressive", "random"):
         for n_rotations in lengths:

@@ -213,7 +213,9 @@ def test_each_rank_sends_the_table_once_in_a_rotation(
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_totals_that_are_exchanged_more_often(sampler):
     fits = [
-        make(sampler=sampler, n_ranks=n, synchronize=when, keep_tokens=True).fit(X)
+        make(
+            sampler=sampler, n_ranks=n, synchronize=when, keep_tokens=True, max_iter=8
+        ).fit(X)
         for n in (1, 2)
         for when in ("rotation", "iteration")
     ]

@@ -87,7 +87,7 @@ def test_sums_are_in_double_precision_by_default():
 def run_regression(model=None, rows=X, n_ranks=2, **params):
     chosen = {"batch_size": 8, "random_state": 0, "communication": "factors"}
     # The more ranks move at once, the shorter their steps are.
-    chosen |= {"n_ranks": n_ranks, "n_passes": 50 + 20 * n_ranks, "dtype": None}
+    chosen |= {"n_ranks": n_ranks, "n_passes": 30 + 14 * n_ranks, "dtype": None}
     model = make_regression() if model is None else model
     return run(model, rows, Y, **{**chosen, **params})
 
@@ -148,7 +148,7 @@ def test_a_penalty_on_the_whole_matrix(n_ranks):
 
     model = make_regression(0.0, l2, is_columnwise=False, dual_operator=operator)
     model.prox = Trace()
-    result = run_regression(model, n_ranks=n_ranks, n_passes=200)
+    result = run_regression(model, n_ranks=n_ranks, n_passes=120)
     W, step = np.zeros((3, 7)), 1 / (np.linalg.norm(X, 2) ** 2 / len(X) + l2)
     for _ in range(3000):
         gradient = (X @ W.T - Y).T @ X / len(X) + l2 * W
@@ -384,7 +384,7 @@ def test_other_ranks_rebuild_the_dual_sums(tmp_path, expected):
     with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
         first = run_regression(n_passes=30, n_ranks=3)
         with pytest.warns(UserWarning, match="by 3 ranks and goes on with 2"):
-            model = run_regression(n_passes=200, n_ranks=2)
+            model = run_regression(n_passes=100, n_ranks=2)
     np.testing.assert_allclose(model.matrix, expected, atol=1e-7)
     assert model.history[:30] == first.history
     # What the matrix says of the dual variables is nearly what they were.
@@ -396,7 +396,7 @@ def test_dual_variables_that_are_not_kept_are_found_again(tmp_path, expected):
     model = make_regression(state_dict=lambda self: None)
     with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
         run_regression(model, n_passes=20)
-        result = run_regression(model, n_passes=300)
+        result = run_regression(model, n_passes=150)
     np.testing.assert_allclose(result.matrix, expected, atol=1e-7)
 
 
