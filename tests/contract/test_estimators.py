@@ -44,17 +44,17 @@ ESTIMATORS = [
     ButterflySGDClassifier(max_iter=40),
     ButterflySGDRegressor(max_iter=40),
     MALDA(n_components=3, max_iter=3, learning_method="batch"),
-    MASGDClassifier(max_iter=20),
+    MASGDClassifier(max_iter=10),
     MASGDRegressor(max_iter=200),
     MPCAClassifier((10,), alpha=0, max_iter=40, learning_rate_init=0.03),
     MPCARegressor((10,), alpha=0, max_iter=40, learning_rate_init=0.03),
-    SchMPLDA(n_components=3, max_iter=3, fractions="round"),
+    SchMPLDA(n_components=3, max_iter=2, fractions="round"),
     SchMPLasso(alpha=0.01),
     SchMPLassoCV(cv=3, alphas=5),
     SchMPLogisticRegression(),
     SFBDictionaryLearning(3, alpha=0.05, max_iter=3),
     SFBLogisticRegression(max_iter=20),
-    SFBMetricLearner(),
+    SFBMetricLearner(max_iter=20),
 ]
 # The same classes with other solvers, and on two ranks.
 OTHER_WAYS = [

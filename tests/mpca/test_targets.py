@@ -84,7 +84,17 @@ def test_one_rank_is_scikit_learn(rows, check_same, cls, weighted, container):
             np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
-@BOTH
+@pytest.mark.parametrize(
+    ("strategy", "cls"),
+    [
+        ("mpca", MPCARegressor),
+        ("gradients", MPCAClassifier),
+        ("synchronous", MPCARegressor),
+        ("easgd", MPCAClassifier),
+        ("parameter_server", MPCARegressor),
+        ("local", MPCAClassifier),
+    ],
+)
 def test_every_strategy_learns(rows, strategy, cls):
     X, Y = rows[0], targets_of(cls, rows[1])
     # How stale gradients are at a server depends on the clock.

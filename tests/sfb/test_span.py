@@ -188,8 +188,7 @@ def test_short_sparse_rows(genes, spans):
 # Checkpoints --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("share", [0.3, 0.9])
+@pytest.mark.parametrize(("kind", "share"), [*zip(KINDS, (0.3, 0.9), strict=True)])
 def test_a_resumed_fit_is_an_undisturbed_one(genes, interrupted, tmp_path, kind, share):
     X, y = KINDS[kind](genes[0]), genes[1]
     whole = fit(X, y, n_ranks=2)
