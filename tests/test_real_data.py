@@ -3,10 +3,11 @@
 The larger sets are not shipped. Set the environment variable DASK_MA_DATA to a folder
 that holds ``imdb`` and ``newsgroups20`` (``X_train.npz``, ``y_train.npy`` and the same
 for the test rows, counts of words; ``rating_train.npy`` of imdb) and
-``gene_expression`` (``riboflavin.npz``, ``eyedata.npz``, ``golub.npz`` and
-``gordon.npz`` with X and y) and ``fashion_mnist`` (the four files of the original) and
-``a9a`` (as imdb, with labels -1 and 1), and ``ml_latest_small`` (``ratings.csv.gz``)
-and ``jester5k`` (``ratings.npz`` with user, item and rating) to run their tests.
+``gene_expression`` (``riboflavin.npz``, ``eyedata.npz``, ``golub.npz``,
+``gordon.npz`` and ``nakayama.npz`` with X and y) and ``fashion_mnist`` (the four files
+of the original) and ``a9a`` (as imdb, with labels -1 and 1), and ``ml_latest_small``
+(``ratings.csv.gz``) and ``jester5k`` (``ratings.npz`` with user, item and rating) to
+run their tests.
 """
 
 import gzip
@@ -24,6 +25,7 @@ from sklearn.feature_extraction.text import TfidfTransformer, TfidfVectorizer
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression, SGDClassifier
 
 from dask_ma import (
+    ButterflySGDClassifier,
     MASGDClassifier,
     MPCAClassifier,
     SchMPLasso,
@@ -500,3 +502,20 @@ def test_ratings_in_stars_and_in_scores(
     rmse = np.sqrt(np.mean(errors**2))
     record_property("rmse", float(rmse))
     assert rmse < 1.01 * best
+
+
+# -- L2 penalties of few rows, by model averaging and butterfly mixing -----------------
+
+
+@pytest.mark.parametrize("is_scaled", [True, False])
+@pytest.mark.parametrize("name", ["golub", "gordon", "nakayama"])
+def test_hinge_of_genes_with_default_parameters(name, is_scaled):
+    """Within 0.1 % of the optimum by its bound, and without a warning."""
+    X, y = load_genes(name)
+    X = X if is_scaled else X * 1000 + 5000
+    for model in (MASGDClassifier("hinge"), ButterflySGDClassifier("squared_hinge")):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ConvergenceWarning)
+            model.set_params(random_state=0).fit(X, y)
+        assert model.history_[-1]["excess"] <= 1e-3
+        assert model.score(X, y) == 1.0

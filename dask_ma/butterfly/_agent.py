@@ -34,7 +34,7 @@ from dask_ma.linear import (
     may_start_at_mean,
     with_targets,
 )
-from dask_ma.linear.refine import Refinable, choose_method, refine
+from dask_ma.linear.refine import Refinable, is_quick, refine
 from dask_ma.supervised import (
     FitResult,
     Problem,
@@ -130,7 +130,7 @@ class Passes(Refinable):
             context, problem, validation, params, self.current, self.log
         )
         by_score = params.early_stopping
-        hands_over = params.hands_over and choose_method(params, problem) == "newton"
+        hands_over = params.hands_over and is_quick(params, problem)
         self._hands_over = hands_over
         self._rule = StopRule(
             gain_to_go_on(params.tol) if hands_over else params.tol,

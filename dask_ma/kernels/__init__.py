@@ -63,6 +63,11 @@ from dask_ma.kernels._feasible import (
     mixed_values,
     shrunk_entropy_sum,
 )
+from dask_ma.kernels._few_rows import (
+    FEW_ROWS_LOSSES,
+    FewRowsOptimum,
+    few_rows_optimum,
+)
 from dask_ma.kernels._gibbs import TileSampler, TopicCounts
 from dask_ma.kernels._gibbs_likelihood import polya_slopes, polya_sum
 from dask_ma.kernels._gibbs_offers import (
@@ -200,7 +205,9 @@ __all__ = [
     "ConjugateGradients",
     "DescentSums",
     "DocumentWeights",
+    "FEW_ROWS_LOSSES",
     "FeasibleMix",
+    "FewRowsOptimum",
     "FilledCells",
     "GradientSums",
     "Inference",
@@ -277,6 +284,7 @@ __all__ = [
     "feasible_mix",
     "feature_moments",
     "feature_slopes",
+    "few_rows_optimum",
     "fit_dirichlet",
     "fit_symmetric_dirichlet",
     "gradient_sums",

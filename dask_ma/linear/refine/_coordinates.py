@@ -132,6 +132,8 @@ class Coordinates:
         The parameter.
     reach : float
         The parameter, or the spread in its place.
+    level : float
+        The parameter.
     standardization : Standardization
         Centre and scale of the columns.
     n_features : int
@@ -155,7 +157,7 @@ class Coordinates:
         self.spread = spread
         self.reach = spread if reach is None else reach
         self._knows_reach = fit_intercept and reach is not None
-        self._level = level
+        self.level = level
         centre = mean if fit_intercept else np.zeros_like(mean)
         variance = mean_square - centre**2
         variance[variance <= ROUNDING * mean_square] = 0.0
@@ -198,7 +200,7 @@ class Coordinates:
         if not self._fit_intercept:
             return points
         values = model.intercept + coef @ centre
-        return np.column_stack([points, values - self._level])
+        return np.column_stack([points, values - self.level])
 
     def to_model(self, points: np.ndarray, problems: np.ndarray) -> LinearModel:
         """Model at points of some problems, of float64."""
@@ -206,7 +208,7 @@ class Coordinates:
         coef = points[:, : len(scale)] / scale
         if not self._fit_intercept:
             return LinearModel(coef, self._intercept[problems])
-        return LinearModel(coef, points[:, -1] + self._level - coef @ centre)
+        return LinearModel(coef, points[:, -1] + self.level - coef @ centre)
 
     def is_far(self, points: np.ndarray) -> bool:
         """Whether a value at the centre is far from all that could be best there."""

@@ -26,7 +26,8 @@ from dask_ma.linear._model import LinearModel, RefineParams, describe, initial_m
 from dask_ma.linear.refine._best import Best, BestModel
 from dask_ma.linear.refine._coordinates import Coordinates, Found
 from dask_ma.linear.refine._evaluation import Request, Rows
-from dask_ma.linear.refine._search import Search, Verdict, most_weights
+from dask_ma.linear.refine._few_rows import find_optimum, has_few_rows
+from dask_ma.linear.refine._search import ZERO, Search, Verdict, most_weights
 from dask_ma.linear.refine._share import Share, Slice
 from dask_ma.supervised._problem import Problem
 
@@ -124,7 +125,9 @@ def refine(
     """
     method = choose_method(rounds.params, rounds.problem)
     make = Refinement
-    if _is_shared(rounds, method):
+    if has_few_rows(rounds.params, rounds.problem):
+        make = FewRowsRefinement
+    elif _is_shared(rounds, method):
         make = SharedRefinement
     elif _is_mirrored(rounds, add_up):
         make = MirroredRefinement
@@ -362,6 +365,49 @@ class MirroredRefinement(Refinement):
         return _add_up(group, self._evaluate())
 
 
+class FewRowsRefinement(Refinement):
+    """A round in which rank 0 finds the optimum of few rows, and steps if it fails."""
+
+    @property
+    def _is_first(self) -> bool:
+        return self._best is None and not self._before.n_refined
+
+    def round(self) -> Work:
+        if not self._is_first:
+            return super().round()
+        before = self._before
+        start = before.output
+        if before.is_worse:
+            start = initial_model(before.problem, before.params)
+        coordinates = self._rows.coordinates(start)
+        with self.log.computing():
+            self._optimum = find_optimum(
+                self.context.group,
+                before.problem,
+                before.params,
+                coordinates,
+                start,
+                self._add_up,
+                ZERO,
+            )
+        return self._rows.work()
+
+    def measure(self) -> list[np.ndarray]:
+        return [] if self._is_first else super().measure()
+
+    def record(self, record: Record, sums: list[np.ndarray]) -> None:
+        if not self._is_first:
+            super().record(record, sums)
+            return
+        before, found = self._before, self._optimum
+        record["objective"] = found.objective
+        record["excess"] = found.gap / found.objective if found.objective else 0.0
+        self._is_done = before.has_converged = found.is_converged
+        before.current = found.model
+        before.n_refined += 1
+        before.n_rounds = self.n_rounds
+
+
 class SharedRefinement(Refinement):
     """Steps of L-BFGS whose vectors are shared out, each rank with a slice of all."""
 
@@ -405,6 +451,12 @@ class SharedRefinement(Refinement):
         return self._rows.to_found(
             total, self._request, self._best.coordinates, own, penalties
         )
+
+
+def is_quick(params: RefineParams, problem: Problem) -> bool:
+    """Whether a refinement takes few rounds, wherever it begins."""
+    few = has_few_rows(params, problem)
+    return few or choose_method(params, problem) == "newton"
 
 
 def choose_method(params: RefineParams, problem: Problem) -> str:

@@ -25,7 +25,7 @@ from dask_ma.linear.refine._share import Share, Slice
 
 # An objective this small against that at the start is zero: no model is the best one of
 # classes that a plane divides, without a penalty.
-_ZERO = 1e-7
+ZERO = 1e-7
 _NARROWEST = 1e-9  # smooth loss, against the spread of the targets
 # The same where the search begins near the optimum. With a loss as smooth as the spread
 # is wide the first rounds would lead away from there: its own optimum is elsewhere. But
@@ -480,7 +480,7 @@ class Search:
         if self._start is None:
             self._start = mean
         # A loss may be negative: relative is then to the size of the objective.
-        size = max(abs(mean), _ZERO * abs(self._start))
+        size = max(abs(mean), ZERO * abs(self._start))
         self._tolerance = self._params.refine_tol * size
         for track, one in zip(asked, found, strict=True):
             track.update(one, self._tolerance)

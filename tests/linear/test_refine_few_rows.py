@@ -1,0 +1,237 @@
+"""Fits of few rows of many columns, which hundreds of passes left far from the optimum.
+
+Genes, spectra and short texts are like that.
+"""
+
+import warnings
+
+import dask
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import Ridge
+from sklearn.svm import SVC
+
+from dask_ma import (
+    ButterflySGDClassifier,
+    ButterflySGDRegressor,
+    MASGDClassifier,
+    MASGDRegressor,
+)
+from dask_ma.kernels import FewRowsOptimum, loss_sums, penalty_value
+from dask_ma.linear.refine import _few_rows
+
+CLASSIFIERS = [MASGDClassifier, ButterflySGDClassifier]
+REGRESSORS = [MASGDRegressor, ButterflySGDRegressor]
+MARGINS = ["hinge", "log_loss", "modified_huber", "squared_hinge"]
+RESIDUALS = [
+    "epsilon_insensitive",
+    "huber",
+    "squared_epsilon_insensitive",
+    "squared_error",
+]
+
+
+def expression(n_rows=48, n_features=600, seed=0):
+    """Rows like those of genes: large values, columns of many sizes, correlated."""
+    rng = np.random.default_rng(seed)
+    factors = rng.normal(size=(n_rows, 5)) @ rng.normal(size=(5, n_features))
+    X = factors + rng.normal(size=(n_rows, n_features))
+    X = X * rng.lognormal(0, 1.5, n_features) + rng.uniform(0, 50, n_features)
+    return X, factors[:, 0] + 0.3 * rng.normal(size=n_rows)
+
+
+def fit(model, X, y, **params):
+    """Fit it, which must not warn."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        return model.fit(X, y, **params)
+
+
+def objective(model, X, y, weights=None):
+    """The objective of one problem, as a fit defines it."""
+    weights = np.ones(len(X)) if weights is None else weights * len(X) / weights.sum()
+    coef = np.atleast_2d(model.coef_)
+    losses = loss_sums(
+        X,
+        y,
+        weights,
+        coef,
+        np.atleast_1d(model.intercept_),
+        loss=model.loss,
+        epsilon=model.epsilon,
+        one_vs_rest=hasattr(model, "classes_"),
+        positive_weight=None,
+    )
+    penalty = model.alpha * penalty_value("l2", coef, 0.0)
+    return float(losses.mean() / weights.sum() + penalty / len(losses))
+
+
+@pytest.mark.parametrize("loss", MARGINS)
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_classes(kind, loss):
+    """In one round; 500 were not enough, and the warning said so."""
+    X, y = expression()
+    y = (y > 0).astype(int)
+    model = fit(kind(loss, random_state=0), X, y)
+    refined = [record for record in model.history_ if record.get("refined")]
+    assert len(refined) == 1
+    assert refined[0]["excess"] <= model.refine_tol
+    assert objective(model, X, y) == pytest.approx(refined[0]["objective"], rel=1e-3)
+
+
+@pytest.mark.parametrize("loss", RESIDUALS)
+@pytest.mark.parametrize("kind", REGRESSORS)
+def test_numbers(kind, loss):
+    X, y = expression()
+    y = 1000 + 20 * y
+    model = fit(kind(loss, random_state=0), X, y)
+    last = model.history_[-1]
+    assert last["excess"] <= model.refine_tol
+    assert objective(model, X, y) == pytest.approx(last["objective"], rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_hinge_is_that_of_scikit_learn(kind):
+    X, y = expression()
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    y = (y > 0).astype(int)
+    ours = fit(kind("hinge", alpha=0.05, refine_tol=1e-9, random_state=0), X, y)
+    peer = SVC(kernel="linear", C=1 / (0.05 * len(X)), tol=1e-9).fit(X, y)
+    np.testing.assert_allclose(ours.coef_, peer.coef_, atol=1e-5)
+    np.testing.assert_allclose(ours.intercept_, peer.intercept_, atol=1e-4)
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("kind", REGRESSORS)
+def test_least_squares_is_that_of_scikit_learn(kind, fit_intercept):
+    X, y = expression()
+    weights = np.random.default_rng(1).uniform(0, 2, len(X))
+    weights[:5] = 0
+    params = {"alpha": 0.1, "fit_intercept": fit_intercept, "random_state": 0}
+    ours = fit(kind(**params), X, y, sample_weight=weights)
+    own_alpha = 0.1 * weights.sum()
+    peer = Ridge(own_alpha, fit_intercept=fit_intercept).fit(X, y, weights)
+    # Weights of 0 count no rows here, and the mean is that of the others.
+    np.testing.assert_allclose(ours.coef_, peer.coef_, rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose(ours.intercept_, peer.intercept_, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("n_ranks", [2, 3])
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_ranks_classes_and_weights(kind, n_ranks):
+    """Whichever rank has a row, and whatever the weights of rows and classes."""
+    X, y = expression(60)
+    y = np.digitize(y, np.quantile(y, [0.3, 0.6]))
+    weights = np.random.default_rng(1).uniform(0.1, 2, len(X))
+    params = {"loss": "hinge", "class_weight": "balanced", "random_state": 0}
+    tight = {**params, "refine_tol": 1e-9}
+    one = fit(kind(**tight, n_ranks=1), X, y, sample_weight=weights)
+    many = fit(kind(**tight, n_ranks=n_ranks), X, y, sample_weight=weights)
+    size = np.abs(one.coef_).max()
+    np.testing.assert_allclose(many.coef_, one.coef_, atol=1e-4 * size)
+    np.testing.assert_allclose(many.intercept_, one.intercept_, rtol=1e-3)
+    assert many.history_[-1]["excess"] <= 1e-9
+
+
+def test_sparse_rows():
+    rng = np.random.default_rng(0)
+    X = sparse.random_array((60, 2000), density=0.02, rng=rng, format="csr")
+    y = np.asarray(X[:, [0, 1, 2, 3]].sum(axis=1)).ravel() + rng.normal(size=60) > 0
+    params = {"loss": "hinge", "refine_tol": 1e-9, "random_state": 0}
+    ours = fit(MASGDClassifier(**params, n_ranks=2), X, y)
+    dense = fit(MASGDClassifier(**params, n_ranks=1), X.toarray(), y)
+    assert len([r for r in ours.history_ if r.get("refined")]) == 1
+    size = np.abs(dense.coef_).max()
+    np.testing.assert_allclose(ours.coef_, dense.coef_, atol=1e-5 * size)
+
+
+def test_an_intercept_that_stays():
+    X, y = expression()
+    model = MASGDRegressor(fit_intercept=False, random_state=0, alpha=0.1)
+    fit(model, X, y, intercept_init=[3.0])
+    assert model.intercept_.tolist() == [3.0]
+    peer = Ridge(0.1 * len(X), fit_intercept=False).fit(X, y - 3)
+    np.testing.assert_allclose(model.coef_, peer.coef_, rtol=1e-5, atol=1e-9)
+
+
+def test_float32_stays_float32():
+    X, y = expression()
+    model = fit(MASGDRegressor(random_state=0), X.astype(np.float32), y)
+    assert model.coef_.dtype == np.float32
+    assert model.score(X, y) > 0.99
+
+
+def test_a_warm_start_is_at_the_optimum_already():
+    X, y = expression()
+    y = (y > 0).astype(int)
+    model = MASGDClassifier("hinge", random_state=0, warm_start=True, max_iter=1)
+    fit(model, X, y)
+    first = model.history_[-1]["objective"]
+    fit(model, X, y)
+    assert model.history_[-1]["objective"] == pytest.approx(first, rel=1e-3)
+
+
+def test_what_is_asked_for_is_heeded():
+    """A method, a penalty or a loss that needs other steps."""
+    X, y = expression()
+    y = (y > 0).astype(int)
+    for params in ({"refine": "lbfgs"}, {"penalty": "elasticnet"}, {"alpha": 0.0}):
+        model = MASGDClassifier("log_loss", random_state=0, max_iter=2, **params)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.set_params(refine_max_iter=20).fit(X, y)
+        assert len([r for r in model.history_ if r.get("refined")]) > 1
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_steps_go_on_where_nothing_is_found(kind, monkeypatch):
+    def nothing(products, targets, weights, *args, **kwargs):
+        return FewRowsOptimum(np.zeros(len(targets)), 0.0, np.inf, np.inf)
+
+    monkeypatch.setattr(_few_rows, "few_rows_optimum", nothing)
+    X, y = expression()
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    y = (y > 0).astype(int)
+    model = fit(kind("log_loss", alpha=0.1, random_state=0), X, y)
+    refined = [record for record in model.history_ if record.get("refined")]
+    assert len(refined) > 1
+    assert refined[0]["excess"] == np.inf
+    assert refined[-1]["excess"] <= model.refine_tol
+    assert np.isfinite(model.coef_).all()
+
+
+def test_a_better_model_before_is_kept(monkeypatch):
+    """Of each problem, where rounding ends the search too early."""
+    found = []
+
+    def worse(products, targets, *args, **kwargs):
+        found.append(1)
+        zeros = np.zeros(len(targets))
+        return FewRowsOptimum(zeros, 0.0, 1.0, 1.0)
+
+    monkeypatch.setattr(_few_rows, "few_rows_optimum", worse)
+    X, y = expression()
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    y = (y > 0).astype(int)
+    model = MASGDClassifier("hinge", random_state=0, refine_max_iter=1)
+    with pytest.warns(ConvergenceWarning, match="refinement ended after"):
+        model.fit(X, y)
+    assert found
+    last = model.history_[-1]
+    assert last["objective"] < 1
+    assert objective(model, X, y) == pytest.approx(last["objective"], rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_a_fit_that_is_done_goes_on_from_its_checkpoint(kind, tmp_path):
+    X, y = expression()
+    y = (y > 0).astype(int)
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        first, again = (
+            fit(kind("squared_hinge", random_state=0, n_ranks=2), X, y)
+            for _ in range(2)
+        )
+    np.testing.assert_array_equal(again.coef_, first.coef_)
+    assert again.history_ == first.history_
