@@ -1,6 +1,7 @@
 """Features and targets far from zero or of other scales: networks learn of them."""
 
 import pickle
+import warnings
 
 import dask
 import numpy as np
@@ -328,3 +329,69 @@ def test_moments_are_those_of_all_blocks(monkeypatch):
     np.testing.assert_allclose(found.mean, mean)
     np.testing.assert_allclose(found.variation, weight @ (y - mean) ** 2)
     assert (found.n_rows, found.weight) == (50, pytest.approx(weight.sum()))
+
+
+# Outliers -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def spoilt(rows):
+    """Rows of five columns near 0, of which one row holds a million in each."""
+    X = rows[0] - SHIFT
+    X[:, 4] = np.linspace(-1, 1, N_ROWS)
+    X[7] = 1e6
+    return X, X[:, 0] + X[:, 1] > 0
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize("container", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_scales_of_classes_leave_outliers_out(
+    spoilt, run_ranks, n_ranks, container, weighted
+):
+    weight = np.random.default_rng(0).uniform(0.1, 2, N_ROWS) if weighted else None
+    X = spoilt[0] * [20.0, 1.0, 20.0, 1.0, 1.0] + [0.0, 0.0, 100.0, 0.0, 0.0]
+    X[8, 2] = 1e9  # which hides the million of the same column
+    X[9, 3] = 0.0
+    found = scaling_of(container(X), weight, n_ranks, run_ranks, is_classifier=True)
+    inner = np.delete(np.arange(N_ROWS), [7, 8])
+    own = None if weight is None else weight[inner]
+    scale = np.sqrt(np.cov(X[inner].T, aweights=own, bias=True).diagonal())
+    np.testing.assert_allclose(found.scale, np.maximum(scale, 1), rtol=0.02)
+    mean = np.average(X[inner], axis=0, weights=own)
+    np.testing.assert_allclose(found.center, mean, atol=0.02 * scale.max())
+
+
+def test_values_that_are_no_outliers(run_ranks):
+    """Too many, or all that differs in the column, or not so far off."""
+    rng = np.random.default_rng(0)
+    X = np.zeros((200, 3))
+    X[:, 0], X[:, 1] = rng.normal(size=200), 0.0
+    X[:20, 0] = 1e6
+    X[:4, 1] = 1e6
+    X[:, 2] = rng.standard_t(2, size=200) * 50
+    found = scaling_of(X, None, 2, run_ranks, is_classifier=True)
+    np.testing.assert_allclose(found.scale, X.std(axis=0), rtol=1e-9)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_a_row_of_a_million_leaves_a_classifier_what_it_learns(spoilt, n_ranks):
+    """It was the most frequent class for all rows, without a word."""
+    X, y = spoilt
+    model = MPCAClassifier((16,), random_state=0, n_ranks=n_ranks, max_iter=200)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X, y)
+    assert model.score(np.delete(X, 7, axis=0), np.delete(y, 7)) > 0.9
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_a_regression_says_which_column_has_outliers(spoilt, n_ranks):
+    X = spoilt[0].copy()
+    X[7, :3] = 0.0
+    y = X[:, 0] + X[:, 1]
+    with pytest.warns(
+        UserWarning, match=r"column 3 of X, and 1 more, holds a few"
+    ) as w:
+        fit((X, y), n_ranks=n_ranks)
+    assert len([one for one in w if "holds a few values" in str(one.message)]) == 1

@@ -475,7 +475,7 @@ class Trainer:
         if not params.spec.has_scaling or params.keep_optimizer:
             return params.scaling
         variance = None if params.is_classifier else self._targets.variance
-        return agree_on_scaling(group, shard, variance)
+        return agree_on_scaling(group, shard, variance, self._context.note)
 
     def _classes(self) -> np.ndarray | None:
         """Sorted labels; the numbers of its columns where y has several labels."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from dask_ma.comm import Group, allreduce
 from dask_ma.data import Shard
 from dask_ma.kernels import column_squares, column_sums
 from dask_ma.mpca.networks._network import Scaling
+from dask_ma.mpca.training._outliers import outliers_note, without_outliers
 
 _FAR = 5.0  # standard deviations
 _LARGE = 10.0  # a standard deviation
@@ -19,7 +20,10 @@ _OFF = 3.0  # a standard deviation of targets, or the inverse of one
 
 
 def agree_on_scaling(
-    group: Group, shard: Shard, target_variance: np.ndarray | None
+    group: Group,
+    shard: Shard,
+    target_variance: np.ndarray | None,
+    tell: Callable[[str], None] | None = None,
 ) -> Scaling | None:
     """Scales of the features and targets, if they need any; a collective call.
 
@@ -38,6 +42,8 @@ def agree_on_scaling(
     target_variance : ndarray of shape (n_targets,) or None
         Of each column of y; None for a classifier, whose outputs are scores of labels,
         near 1.
+    tell : callable, default=None
+        Called with a note for the user.
 
     Returns
     -------
@@ -54,10 +60,21 @@ def agree_on_scaling(
         as they are the means of the far features, and 1, unless a feature is large and
         columns are not apart. None if there is nothing to scale. The same on every
         rank.
+
+        Means and standard deviations of a classification are those without the few
+        values that would drown all others. Steps of a regression would follow the
+        losses of such rows, which have no bound: they count, and the user is told.
     """
     target_scale = _scale_of(target_variance)
     outputs = np.array(target_scale or 1.0)
     mean, variance, is_known = _moments(group, shard)
+    with np.errstate(over="ignore", invalid="ignore"):
+        is_wide = is_known & (variance > _LARGE**2)
+    # A few values of another size must not make a scale in which all others vanish.
+    inner = without_outliers(group, shard, mean, np.where(is_wide, variance, 0.0))
+    drowned = np.flatnonzero(is_wide & (inner[1] < variance))
+    if target_variance is None:
+        mean[drowned], variance[drowned] = inner[0][drowned], inner[1][drowned]
     with np.errstate(over="ignore", invalid="ignore"):
         # What a square is more than that of the mean may be rounding, below 0 even.
         is_far = is_known & (mean != 0) & (mean**2 > _FAR**2 * variance)
@@ -69,6 +86,8 @@ def agree_on_scaling(
     if not (is_far.any() or is_large.any()):
         nothing = Scaling(np.zeros(len(mean)), ones, outputs)
         return nothing if outputs != 1 else None
+    if len(drowned) and target_variance is not None and tell is not None:
+        tell(outliers_note(drowned, variance, inner[1]))
     scale = np.sqrt(np.maximum(1.0, variance, where=is_known, out=ones))
     return Scaling(np.where(is_known, mean, 0.0), scale, outputs)
 
