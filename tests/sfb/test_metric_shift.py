@@ -28,7 +28,7 @@ WAYS = [
 def fit(rows, **params):
     """With steps enough for rounding to add up."""
     params = {"max_iter": 8, "batch_size": 100, "random_state": 0, **params}
-    return SFBMetricLearner(4, **params).fit(rows, y)
+    return SFBMetricLearner(**{"n_components": 4, **params}).fit(rows, y)
 
 
 @pytest.mark.parametrize("params", WAYS, ids=str)
@@ -91,3 +91,32 @@ def test_sparse_rows_stay_sparse(monkeypatch):
     monkeypatch.setattr(sparse.csr_array, "toarray", None)
     found = fit(sparse.csr_array(X))
     np.testing.assert_allclose(found.components_, dense.components_, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "params", [*WAYS, {"metric_form": "diagonal", "n_components": None}], ids=str
+)
+def test_sparse_rows_learn_what_dense_ones_do(params):
+    """Of features that all of them have; with a shift they learnt from rounding."""
+    rows = X + 2.0**15
+    rows[:, ::3] = np.where(X[:, ::3] > 0, X[:, ::3], 0)  # some are mostly zero
+    dense, thin = fit(rows, **params), fit(sparse.csr_array(rows), **params)
+    size = np.abs(dense.components_).max()
+    np.testing.assert_allclose(thin.components_, dense.components_, atol=1e-3 * size)
+
+
+def test_a_feature_that_one_sparse_row_lacks_is_not_shifted():
+    """Its zero would lie somewhere else then, and other distances be learnt."""
+    rows = X + 5.0
+    rows[100, 7] = 0.0
+    dense, thin = fit(rows), fit(sparse.csr_array(rows))
+    size = np.abs(dense.components_).max()
+    np.testing.assert_allclose(thin.components_, dense.components_, atol=1e-3 * size)
+
+
+def test_sparse_rows_and_a_rank_without_any():
+    rows = sparse.csr_array(X + 2.0**15)[:4]
+    params = {"max_iter": 2, "random_state": 0, "communication": "factors"}
+    few = SFBMetricLearner(2, n_ranks=6, **params)
+    few.fit(rows, np.array([0, 0, 1, 1]))
+    assert np.isfinite(few.components_).all()

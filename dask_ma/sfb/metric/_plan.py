@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -205,8 +206,8 @@ class LabelSource(Source):
     n_classes : int
         Batches have as `y` the class of a row plus this times the number of its group.
     centre : ndarray of float32 of shape (n_features,), or None
-        What is taken off dense rows of batches: distances do not see it, but rounding
-        does, and makes weights of features that are constant.
+        What is taken off rows of batches: distances do not see it, but rounding does,
+        and makes weights of features that are constant.
     """
 
     def __init__(
@@ -286,7 +287,7 @@ class LabelSource(Source):
         weights = None if self._weights is None else self._weights[places]
         y = self._codes[places].astype(np.int64)
         X = self.table.take(places)
-        if self.centre is not None and not sparse.issparse(X):
+        if self.centre is not None:
             X = shifted(X, self.centre)
         return Batch(X, y, weights, places)
 
@@ -392,8 +393,15 @@ def _pieces(
         yield Batch(whole.X[own], y, weights, whole.rows[own], others)
 
 
-def shifted(X: np.ndarray, centre: np.ndarray) -> np.ndarray:
-    """Rows less a centre; in place, for they have been picked from others."""
+def shifted(X: Any, centre: np.ndarray) -> Any:
+    """Rows less a centre; in place if dense, for they have been picked from others.
+
+    Of sparse rows the elements that are stored: others belong to features whose centre
+    is 0.
+    """
+    if sparse.issparse(X):
+        parts = X.data - centre[X.indices], X.indices, X.indptr
+        return sparse.csr_array(parts, shape=X.shape)
     return np.subtract(X, centre, out=X if X.flags.writeable else None)
 
 

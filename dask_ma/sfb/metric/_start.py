@@ -8,8 +8,9 @@ import numpy as np
 from scipy import linalg, sparse
 
 from dask_ma.comm import Group, allreduce
+from dask_ma.kernels import column_sums
 from dask_ma.sfb.metric._params import MetricParams
-from dask_ma.sfb.metric._plan import LabelSource, PlannedPairs, shifted
+from dask_ma.sfb.metric._plan import LabelSource, PlannedPairs, chunks, shifted
 
 _MOST_SAMPLED = 2048
 _N_EXTRA, _N_SWEEPS = 10, 2
@@ -44,8 +45,8 @@ class Sample:
     Attributes
     ----------
     centre : ndarray of float32 of shape (n_features,), or None
-        Their mean, the same on all ranks, if they are dense; 0 for features that are
-        mostly 0.
+        Their mean, the same on all ranks; 0 for features that are mostly 0, and for
+        those that some sparse row has no element of.
     """
 
     def __init__(
@@ -65,20 +66,38 @@ class Sample:
         self._codes = np.zeros(len(places), dtype=np.int64)
         if isinstance(source, LabelSource):
             self._codes = source.codes_at(places)
-        total = np.asarray(X.sum(axis=0, dtype=np.float64)).ravel()
-        is_dense = not sparse.issparse(X)
-        zeros = (X == 0).sum(axis=0) if is_dense else np.zeros(self.n_features)
+        # SciPy adds up float32 in float32, whatever it is asked for.
+        total = column_sums(X)
+        is_sparse = sparse.issparse(X)
+        zeros = X.shape[0] - self._stored(X) if is_sparse else (X == 0).sum(axis=0)
         sums = [np.array(float(X.shape[0])), total, zeros.astype(np.float64)]
-        count, total, zeros = self._added(sums)
+        # A rank without rows does not know of what kind those of others are.
+        count, total, zeros, n_sparse = self._added([*sums, np.array(float(is_sparse))])
         self.n_rows = float(count)
         self._mean = total / self.n_rows
         self.centre: np.ndarray | None = None
-        if is_dense:
+        if not n_sparse:
             # Zeros of features that are hardly ever anything else stay what they are.
             means = self._mean.astype(np.float32)
             self.centre = np.where(zeros > self.n_rows / 2, np.float32(0), means)
+        elif (is_full := zeros == 0).any():
+            is_full &= self._is_full(source)
+            self.centre = np.where(is_full, self._mean, 0.0).astype(np.float32)
+        if self.centre is not None:
             self._X = shifted(X, self.centre)
             self._mean -= self.centre
+
+    def _stored(self, X: Any) -> np.ndarray:
+        """How many rows have an element of each feature."""
+        return np.bincount(X.indices, minlength=self.n_features)
+
+    def _is_full(self, source: LabelSource | PlannedPairs) -> np.ndarray:
+        """Which features all rows have an element of; a collective call."""
+        n_own = source.table.n_own if self._group else len(source.table.numbers)
+        missing = np.zeros(self.n_features)
+        for places in chunks(np.arange(n_own)):
+            missing += len(places) - self._stored(source.table.take(places))
+        return np.asarray(self._added(missing) == 0)
 
     def _added(self, arrays: Any, op: Literal["sum", "max"] = "sum") -> Any:
         """Arrays added up over the ranks that have rows."""
