@@ -18,6 +18,7 @@ from dask_ma.data import (
 )
 
 _WRAPPED = ("transform", "fit_transform")
+_OUTPUTS = ("default", "pandas", "polars", None)
 _MARK = "is_lazy_for_dask"  # of methods that need no other wrapper
 
 
@@ -72,7 +73,16 @@ class DistributedTransformerMixin(ClassNamePrefixFeaturesOutMixin, TransformerMi
         Returns
         -------
         self : estimator
+
+        Raises
+        ------
+        ValueError
+            If there is no such container.
         """
+        if transform not in _OUTPUTS:
+            raise ValueError(
+                f"transform should be one of {_OUTPUTS}, got {transform!r}"
+            )
         super().set_output(transform=transform)
         if transform is not None:
             self._chosen_output = transform

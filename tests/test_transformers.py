@@ -109,6 +109,13 @@ def test_the_choice_of_scikit_learn_as_a_whole(model, rows):
     assert isinstance(pipeline.transform(frame_of(rows)), dd.DataFrame)
 
 
+def test_a_container_that_does_not_exist(model, rows):
+    """It was refused for rows in memory alone, once they were transformed."""
+    with pytest.raises(ValueError, match="transform should be one of .* got 'nope'"):
+        model.set_output(transform="nope")
+    assert isinstance(model.transform(frame_of(rows)), da.Array)
+
+
 def test_sparse_blocks_are_refused(rows):
     X = sparse.csr_array(rows.to_numpy())
     model = SFBMetricLearner(

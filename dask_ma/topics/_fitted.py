@@ -208,6 +208,11 @@ class FittedTopics(DistributedTransformerMixin, DistributedEstimator):
             For each topic its words, the most probable first.
         """
         check_is_fitted(self)
+        if not isinstance(n, Integral):
+            raise TypeError(
+                f"n should be an int, got {type(n).__name__}; the words are the second "
+                "argument, feature_names"
+            )
         if n < 1:
             raise ValueError(f"n should be at least 1, got {n}")
         n_features = self.components_.shape[1]

@@ -293,6 +293,11 @@ def test_top_words_by_name(X, given):
     assert fit(pd.DataFrame(X, columns=WORDS)).top_words(3) == expected
 
 
+def test_words_in_the_place_of_their_number(X):
+    with pytest.raises(TypeError, match="n should be an int, got list; the words are"):
+        fit(X).top_words(WORDS, 3)
+
+
 def test_names_that_do_not_fit(X):
     with pytest.raises(ValueError, match="feature_names should have 8 elements"):
         fit(X).top_words(3, WORDS[:5])

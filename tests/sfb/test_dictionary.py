@@ -334,6 +334,7 @@ def test_a_fit_ends_when_nothing_gets_better(X):
         ({"dict_init": np.ones((K, P + 1))}, r"dict_init has the shape \(6, 9\)"),
         ({"dict_init": np.ones((K + 1, P))}, r"expected \(6, 8\)"),
         ({"dict_init": np.full((K, P), np.nan)}, "Input dict_init contains NaN"),
+        ({"dict_init": np.zeros((K, P))}, "dict_init has zeros alone"),
         ({"alpha": 0}, "'alpha' parameter of SFBDictionaryLearning must be"),
         ({"communication": "server"}, "'communication' parameter"),
     ],

@@ -308,7 +308,10 @@ class Objective:
     def _center_targets(self) -> None:
         """Take the mean from the targets."""
         loss = self.loss
-        self.offset = float(self._sum([float(loss.weight @ loss.y)])[0])
+        # The second sum is what the first one's rounding leaves: 0 for equal targets.
+        for _ in range(2):
+            off = loss.weight @ (loss.y - self.offset)
+            self.offset += float(self._sum([float(off)])[0])
         loss.y = loss.y - self.offset
         # Of equal targets rounding may be left, which nothing can be fitted to.
         loss.y[np.abs(loss.y) <= _ROUNDING * abs(self.offset)] = 0.0

@@ -25,6 +25,7 @@ from dask_ma.sfb.dictionary._params import (
     MOST_OF_BATCH,
     DictionaryParams,
     DictionaryResult,
+    check_atoms,
 )
 from dask_ma.sfb.dictionary._progress import last_fall
 from dask_ma.sfb.dictionary._pursuit import OTHER_CODES
@@ -422,12 +423,7 @@ class SFBDictionaryLearning(FittedDictionary):
             self.dict_init, dtype=[np.float64, np.float32], input_name="dict_init"
         )
         n_components = self.n_components or len(atoms)
-        expected = n_components, self.n_features_in_
-        if atoms.shape != expected:
-            raise ValueError(
-                f"dict_init has the shape {atoms.shape}, expected {expected}: "
-                "(n_components, n_features)"
-            )
+        check_atoms(atoms, (n_components, self.n_features_in_))
         return atoms
 
     def _partial_changes(self) -> dict[str, Any]:

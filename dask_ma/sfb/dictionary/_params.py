@@ -115,3 +115,14 @@ INACTIVE: tuple[Inactive, ...] = (
         "set communication='factors'",
     ),
 )
+
+
+def check_atoms(atoms: np.ndarray, expected: tuple[int, int]) -> None:
+    """Refuse atoms that no fit can start from."""
+    if atoms.shape != expected:
+        raise ValueError(
+            f"dict_init has the shape {atoms.shape}, expected {expected}: "
+            "(n_components, n_features)"
+        )
+    if not atoms.any():
+        raise ValueError("dict_init has zeros alone, which make up no row; give others")
