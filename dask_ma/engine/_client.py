@@ -199,11 +199,16 @@ def known_workers(client: Client) -> dict[str, dict[str, Any]]:
     Raises
     ------
     NoWorkersError
-        If it does not answer.
+        If it does not answer, or the client is closed.
     """
     try:
         return scheduler_workers(client)
     except FitFailedError as error:
+        if client.status != "running":
+            raise NoWorkersError(
+                f"the current Dask client is {client.status}, which it was not when "
+                "the fit began; keep client and cluster until fit returns"
+            ) from error
         raise NoWorkersError(
             f"the current Dask client cannot reach its scheduler: {error}"
         ) from error

@@ -1,5 +1,6 @@
 """A client, or a whole cluster, that is closed while a fit is under way."""
 
+import threading
 import time
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 from dask_ma import MASGDClassifier
+from dask_ma.engine import _client
 from dask_ma.engine._lost_workers import wait_for_workers
 from dask_ma.exceptions import FitFailedError, NoWorkersError
 
@@ -68,3 +70,24 @@ def test_it_is_named(what):
         while what == "client" and any(other.run(open_ranks).values()):
             assert time.monotonic() < start + SECONDS
             time.sleep(0.05)
+
+
+def test_a_client_that_is_closed_while_a_fit_waits_for_workers():
+    X = np.random.default_rng(0).normal(size=(20, 3))
+    with LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as cluster:
+        client = Client(cluster)
+        seen = threading.Event()
+
+        def close():
+            seen.wait(SECONDS)
+            client.close()
+
+        closing = threading.Thread(target=close)
+        closing.start()
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            pytest.raises(NoWorkersError, match="client is closed, which it was not"),
+        ):
+            patch.setattr(_client, "sleep", lambda _: (seen.set(), closing.join()))
+            MASGDClassifier(n_ranks=2).fit(X, X[:, 0] > 0)
+        closing.join()
