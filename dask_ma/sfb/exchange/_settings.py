@@ -56,8 +56,9 @@ class Exchange(Settings):
         Whether the ranks take the mean of their matrices at the end of a pass. False
         never sends a whole matrix, as in the paper. The matrices then differ, by
         rounding where all updates reach all ranks and there is no penalty, and the
-        model is that of rank 0; a metric learner sends it to the others once, at the
-        end of a fit to pairs, for its threshold. Used with `staleness` or `broadcast`.
+        model is that of rank 0, which goes to the others only to be scored, after each
+        pass with ``early_stopping``, and at the end of a metric learner's fit to pairs,
+        for its threshold. Used with `staleness` or `broadcast`.
     compression : float or None, default=None
         Relative error, in the Frobenius norm, that may be made by sending fewer pairs
         of factors than there are rows; from 0 to below 1. None sends all.

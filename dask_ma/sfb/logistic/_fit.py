@@ -142,6 +142,9 @@ class Fit(Method):
         if self._validation is None:
             return []
         model = self._linear(everywhere=True)
+        if self._params.settings.exchange._goes_apart:
+            # Others have other matrices, and the model is that of rank 0.
+            model = LinearModel(*broadcast(self.context.group, tuple(model)))
         return [score_sums(self._validation, model, is_classifier=True)]
 
     def record(self, record: Record, sums: list[np.ndarray]) -> None:

@@ -373,7 +373,7 @@ class MetricFit(Method):
 
     def _score(self) -> float:
         """Score of the held-out rows or pairs; a collective call."""
-        group, project = self.context.group, self._projection()
+        group, project = self.context.group, self._projection(of_model=True)
         with self.log.computing("evaluate"):
             if isinstance(self._source, LabelSource):
                 return label_score(group, self._source, project)
