@@ -235,3 +235,39 @@ def test_a_fit_that_is_done_goes_on_from_its_checkpoint(kind, tmp_path):
         )
     np.testing.assert_array_equal(again.coef_, first.coef_)
     assert again.history_ == first.history_
+
+
+@pytest.mark.parametrize("n_features", [30, 40])
+@pytest.mark.parametrize("kind", REGRESSORS)
+def test_rows_that_the_other_methods_crawl_over(kind, n_features, monkeypatch):
+    """A tube that nearly all rows fit into: not more than twice as many as features
+    are begun with, others come to it after 100 rounds.
+    """
+    monkeypatch.setattr(_few_rows, "_PATIENCE", 5)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, n_features))
+    y = X @ rng.normal(size=n_features)
+    model = fit(kind("epsilon_insensitive", random_state=0), X, y)
+    refined = [record for record in model.history_ if record.get("refined")]
+    assert len(refined) == (1 if n_features == 40 else 6)
+    last = refined[-1]
+    assert last["excess"] <= model.refine_tol
+    assert objective(model, X, y) == pytest.approx(last["objective"], rel=1e-3)
+
+
+def test_steps_go_on_after_a_look_in_between(monkeypatch):
+    """From the best model so far, where rounding leaves a gap."""
+
+    def nothing(products, targets, weights, *args, **kwargs):
+        return FewRowsOptimum(np.zeros(len(targets)), 0.0, np.inf, np.inf)
+
+    monkeypatch.setattr(_few_rows, "_PATIENCE", 5)
+    monkeypatch.setattr(_few_rows, "few_rows_optimum", nothing)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 30))
+    y = X @ rng.normal(size=30) + rng.normal(size=80)
+    model = fit(MASGDRegressor("epsilon_insensitive", random_state=0), X, y)
+    refined = [record for record in model.history_ if record.get("refined")]
+    assert len(refined) > 6
+    assert refined[5]["objective"] == pytest.approx(refined[4]["objective"], rel=1e-6)
+    assert refined[-1]["excess"] <= model.refine_tol

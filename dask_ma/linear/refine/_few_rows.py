@@ -30,8 +30,12 @@ from dask_ma.linear.refine._coordinates import Coordinates, Penalty
 from dask_ma.supervised._problem import Problem
 
 # Cubes of the rows, for each problem, and elements of all rows: of some twenty systems
-# of equations one takes 0.1 s then, and the elements are sent to one rank, 256 MiB.
-_MOST_CUBES, _MOST_ELEMENTS = 2**31, 2**25
+# of equations one takes 0.1 s with the first number, and 0.4 s with the second, with
+# which others go first; and the elements are sent to one rank, 256 MiB.
+_FEW_CUBES, _MOST_CUBES, _MOST_ELEMENTS = 2**31, 2**33, 2**25
+# Rows, for each feature, up to which others often need hundreds of rounds; and rounds
+# after which they are known to.
+_WIDE, _PATIENCE = 2, 100
 _CHUNK = 2**20  # elements of columns that are sent at a time
 _NEARER = 0.1  # part of the tolerance that each problem is brought to
 
@@ -60,15 +64,18 @@ class Optimum(NamedTuple):
         return self.gap <= self.tolerance
 
 
-def has_few_rows(params: RefineParams, problem: Problem) -> bool:
-    """Whether the optimum is best found from the products of all pairs of rows."""
+def few_rows_round(params: RefineParams, problem: Problem) -> int | None:
+    """After how many rounds the products of pairs of rows are looked at, if ever."""
     penalty = Penalty.of(params.penalty, params.alpha, params.l1_ratio)
     is_known = isinstance(params.loss, str) and params.loss in FEW_ROWS_LOSSES
     if params.refine != "auto" or not is_known or penalty.l1 or not penalty.l2:
-        return False
+        return None
     n_rows, n_features = problem.total_rows, problem.shard.n_features
-    is_quick = problem.n_problems * n_rows**3 <= _MOST_CUBES
-    return n_rows <= n_features and is_quick and problem.total_stored <= _MOST_ELEMENTS
+    n_cubes = problem.n_problems * n_rows**3
+    if n_cubes > _MOST_CUBES or problem.total_stored > _MOST_ELEMENTS:
+        return None
+    is_wide = n_rows <= _WIDE * n_features
+    return 0 if is_wide and n_cubes <= _FEW_CUBES else _PATIENCE
 
 
 def find_optimum(

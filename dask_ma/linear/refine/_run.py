@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -21,13 +20,14 @@ from dask_ma.engine import (
     Work,
     fit_rounds,
 )
-from dask_ma.kernels import DescentSums, make_loss
+from dask_ma.kernels import DescentSums
 from dask_ma.linear._model import LinearModel, RefineParams, describe, initial_model
 from dask_ma.linear.refine._best import Best, BestModel
+from dask_ma.linear.refine._choice import choose_method
 from dask_ma.linear.refine._coordinates import Coordinates, Found
 from dask_ma.linear.refine._evaluation import Request, Rows
-from dask_ma.linear.refine._few_rows import find_optimum, has_few_rows
-from dask_ma.linear.refine._search import ZERO, Search, Verdict, most_weights
+from dask_ma.linear.refine._few_rows import few_rows_round, find_optimum
+from dask_ma.linear.refine._search import ZERO, Search, Verdict
 from dask_ma.linear.refine._share import Share, Slice
 from dask_ma.supervised._problem import Problem
 
@@ -125,7 +125,7 @@ def refine(
     """
     method = choose_method(rounds.params, rounds.problem)
     make = Refinement
-    if has_few_rows(rounds.params, rounds.problem):
+    if few_rows_round(rounds.params, rounds.problem) is not None:
         make = FewRowsRefinement
     elif _is_shared(rounds, method):
         make = SharedRefinement
@@ -366,18 +366,19 @@ class MirroredRefinement(Refinement):
 
 
 class FewRowsRefinement(Refinement):
-    """A round in which rank 0 finds the optimum of few rows, and steps if it fails."""
+    """A round in which rank 0 finds the optimum of few rows, before steps or after."""
 
     @property
-    def _is_first(self) -> bool:
-        return self._best is None and not self._before.n_refined
+    def _is_due(self) -> bool:
+        before = self._before
+        return before.n_refined == few_rows_round(before.params, before.problem)
 
     def round(self) -> Work:
-        if not self._is_first:
+        if not self._is_due:
             return super().round()
         before = self._before
-        start = before.output
-        if before.is_worse:
+        start = before.current if before.n_refined else before.output
+        if before.is_worse and not before.n_refined:
             start = initial_model(before.problem, before.params)
         coordinates = self._rows.coordinates(start)
         with self.log.computing():
@@ -393,10 +394,10 @@ class FewRowsRefinement(Refinement):
         return self._rows.work()
 
     def measure(self) -> list[np.ndarray]:
-        return [] if self._is_first else super().measure()
+        return [] if self._is_due else super().measure()
 
     def record(self, record: Record, sums: list[np.ndarray]) -> None:
-        if not self._is_first:
+        if not self._is_due:
             super().record(record, sums)
             return
         before, found = self._before, self._optimum
@@ -406,6 +407,8 @@ class FewRowsRefinement(Refinement):
         before.current = found.model
         before.n_refined += 1
         before.n_rounds = self.n_rounds
+        if not found.is_converged:  # steps begin anew from the better one
+            self._best = self._next = None
 
 
 class SharedRefinement(Refinement):
@@ -451,47 +454,3 @@ class SharedRefinement(Refinement):
         return self._rows.to_found(
             total, self._request, self._best.coordinates, own, penalties
         )
-
-
-def is_quick(params: RefineParams, problem: Problem) -> bool:
-    """Whether a refinement takes few rounds, wherever it begins."""
-    few = has_few_rows(params, problem)
-    return few or choose_method(params, problem) == "newton"
-
-
-def choose_method(params: RefineParams, problem: Problem) -> str:
-    """Newton's method where its matrices are small, unless L-BFGS is asked for."""
-    if params.refine in ("newton", "lbfgs"):
-        return str(params.refine)
-    if not make_loss(params.loss).has_curvature:
-        return "lbfgs"
-    is_small = problem.shard.n_features < most_weights(problem.n_problems)
-    return "newton" if is_small else "lbfgs"
-
-
-def unrefined_by(params: Any, **leaves_alone: bool) -> tuple[str, ...]:
-    """Parameters because of which no refinement follows; none if one does.
-
-    "auto" leaves alone what does not aim at the optimum of the training objective: a
-    number of rounds that is asked for, and early stopping.
-
-    Parameters
-    ----------
-    params : RefineParams or estimator
-        They have the same names.
-    **leaves_alone : bool
-        Whether it leaves alone what other parameters are set to, by their names.
-
-    Returns
-    -------
-    names : tuple of str
-    """
-    if params.refine != "auto":
-        return ("refine",) if params.refine is None else ()
-    leaves_alone = {
-        "tol": params.tol is None,
-        "early_stopping": params.early_stopping,
-        **leaves_alone,
-    }
-    reasons = [name for name, holds in leaves_alone.items() if holds]
-    return ("refine", *reasons) if reasons else ()

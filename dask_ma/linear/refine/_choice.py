@@ -1,0 +1,55 @@
+"""By which method a refinement goes on, and whether there is one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dask_ma.kernels import make_loss
+from dask_ma.linear._model import RefineParams
+from dask_ma.linear.refine._few_rows import few_rows_round
+from dask_ma.linear.refine._search import most_weights
+from dask_ma.supervised._problem import Problem
+
+
+def is_quick(params: RefineParams, problem: Problem) -> bool:
+    """Whether a refinement takes few rounds, wherever it begins."""
+    has_few = few_rows_round(params, problem) == 0
+    return has_few or choose_method(params, problem) == "newton"
+
+
+def choose_method(params: RefineParams, problem: Problem) -> str:
+    """Newton's method where its matrices are small, unless L-BFGS is asked for."""
+    if params.refine in ("newton", "lbfgs"):
+        return str(params.refine)
+    if not make_loss(params.loss).has_curvature:
+        return "lbfgs"
+    is_small = problem.shard.n_features < most_weights(problem.n_problems)
+    return "newton" if is_small else "lbfgs"
+
+
+def unrefined_by(params: Any, **leaves_alone: bool) -> tuple[str, ...]:
+    """Parameters because of which no refinement follows; none if one does.
+
+    "auto" leaves alone what does not aim at the optimum of the training objective: a
+    number of rounds that is asked for, and early stopping.
+
+    Parameters
+    ----------
+    params : RefineParams or estimator
+        They have the same names.
+    **leaves_alone : bool
+        Whether it leaves alone what other parameters are set to, by their names.
+
+    Returns
+    -------
+    names : tuple of str
+    """
+    if params.refine != "auto":
+        return ("refine",) if params.refine is None else ()
+    leaves_alone = {
+        "tol": params.tol is None,
+        "early_stopping": params.early_stopping,
+        **leaves_alone,
+    }
+    reasons = [name for name, holds in leaves_alone.items() if holds]
+    return ("refine", *reasons) if reasons else ()
