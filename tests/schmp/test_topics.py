@@ -210,6 +210,19 @@ def test_each_rank_sends_the_table_once_in_a_rotation(
         assert -changed < rest < shared + changed
 
 
+@pytest.mark.parametrize(("n_components", "n_blocks"), [(8, 2), (1000, 4)])
+def test_few_messages_in_a_rotation(n_components, n_blocks, process_client, configured):
+    """However many tokens, a block that is soon drawn is one of two of a rank."""
+    counts = np.random.default_rng(0).poisson(8.0, (100, 2000)).astype(float)
+    model = make(n_ranks=2, max_iter=4).set_params(n_components=n_components)
+    without_copies = configured({"dask-ma.on-worker-loss": "raise"}, process_client)
+    with process_client.as_current(), without_copies:
+        model.fit(counts)
+    of_blocks = 2 * 2 * n_blocks  # each goes there and back
+    for record in model.history_[2:]:
+        assert 0 <= record["messages_sent"] - of_blocks < 8  # of sums
+
+
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_totals_that_are_exchanged_more_often(sampler):
     fits = [

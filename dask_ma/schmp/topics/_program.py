@@ -41,6 +41,7 @@ from dask_ma.schmp.topics._rows import filled
 
 _PER_BLOCK = 100_000  # tokens of a rank and block that are worth a message
 _MOST_BLOCKS = 4  # of a rank, for the sake of overlap
+_DENSE_BLOCKS = 2  # where one is drawn so soon that messages take a part of the time
 _MOST_TOKENS = 2_000_000  # of a rank and block, which are laid out in memory
 _LOWEST_PRIOR, _HIGHEST_PRIOR = 1e-5, 1e5
 
@@ -326,9 +327,12 @@ class GibbsTopics(RotationProgram):
     def _blocks_of_a_rank(self, n_tokens: int, n_ranks: int) -> int:
         """Blocks of each rank: few for few tokens, more where these would be large."""
         of_block = n_ranks**2
-        wanted = min(max(n_tokens // (of_block * _PER_BLOCK), 1), _MOST_BLOCKS)
-        if n_ranks == 1 and self.params.sampler == "metropolis":
-            wanted = 1  # none is on its way, and documents are counted for each
+        is_exact, most = self.params.sampler == "exact", _MOST_BLOCKS
+        if n_ranks == 1 and not is_exact:
+            most = 1  # none is on its way, and documents are counted for each
+        elif n_ranks > 1 and is_exact and not has_sparse_rows(self.params.n_components):
+            most = _DENSE_BLOCKS  # one travels while the other is here
+        wanted = min(max(n_tokens // (of_block * _PER_BLOCK), 1), most)
         return max(wanted, -(-n_tokens // (of_block * _MOST_TOKENS)))
 
     def _start_weights(self, parameters: np.ndarray) -> np.ndarray | None:
