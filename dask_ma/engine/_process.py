@@ -107,7 +107,11 @@ def _first_environment() -> dict[str, str]:
         lines = Path("/proc/self/environ").read_bytes().split(b"\0")
     except OSError:
         return dict(os.environ)
-    pairs = (os.fsdecode(line).partition("=") for line in lines)
+    # A process that has given itself a title, as workers do with setproctitle, has
+    # written it, and zeros, over them.
+    pairs = [os.fsdecode(line).partition("=") for line in lines if line]
+    if not pairs or not all(equals for _, equals, _ in pairs):
+        return dict(os.environ)
     return {name: value for name, _, value in pairs}
 
 

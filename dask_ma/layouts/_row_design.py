@@ -125,17 +125,22 @@ class RowDesign(Design):
         # Ranks may have rows of another kind, or none: this is the same on all of them.
         n_ranks = self.group.size
         is_long = len(self.alive) >= n_ranks * _PART
+        # Wherever the ranks are, each gets the same part.
+        length = self._length(_MULTIPLE if is_long else 1)
         if is_long and self.group.layout.n_nodes == n_ranks > 1:
-            return self._products_in_parts(vectors, sums)
-        return self._scattered(self._living_products(vectors), sums)
+            return self._products_in_parts(vectors, sums, length)
+        return self._scattered(self._living_products(vectors), sums, length)
+
+    def _length(self, multiple: int = 1) -> int:
+        """Features of a rank's part, but for the last ones."""
+        length = -(-len(self.alive) // self.group.size)
+        return length + -length % multiple
 
     def _products_in_parts(
-        self, vectors: np.ndarray, sums: np.ndarray
+        self, vectors: np.ndarray, sums: np.ndarray, length: int
     ) -> tuple[Part, np.ndarray]:
         """What :meth:`_products` gives, each part sent while the next is worked out."""
         n, width = len(self.alive), vectors.shape[1]
-        length = -(-n // self.group.size)
-        length += -length % _MULTIPLE
         # Rows on a disk are read once, and sparse ones have no parts to go by.
         in_memory = not self._is_sparse and not any(map(is_on_disk, self._blocks))
         whole = None if in_memory else self._living_products(vectors)
@@ -214,7 +219,7 @@ class RowDesign(Design):
         sums = self._of_living(
             2, lambda X, rows: self._moments(X, weight[rows], center)
         )
-        part, _ = self._scattered(sums, np.zeros(0))
+        part, _ = self._scattered(sums, np.zeros(0), self._length())
         return Part(part.features, squares_about_mean(part.values))
 
     def _moments(self, X: Any, weight: np.ndarray, center: bool) -> np.ndarray:
@@ -315,7 +320,7 @@ class RowDesign(Design):
             hand_back(X)
 
     def _scattered(
-        self, values: np.ndarray, for_all: np.ndarray
+        self, values: np.ndarray, for_all: np.ndarray, length: int
     ) -> tuple[Part, np.ndarray]:
         """Sums over ranks: of some living features for each rank, and some for all."""
         group, (n, width) = self.group, values.shape
@@ -324,7 +329,6 @@ class RowDesign(Design):
             return Part(self.alive, values), for_all
         # Parts of whole features: all ranks' parts are made equally long for this, and
         # each ends with what all ranks get.
-        length = -(-n // group.size)
         padded = np.zeros((group.size, length * width + len(for_all)))
         parts = np.zeros(length * group.size * width)
         parts[: n * width] = values.ravel()

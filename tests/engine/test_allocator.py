@@ -76,6 +76,22 @@ def test_what_is_set_for_other_processes(monkeypatch):
     assert (-1, 4321) not in library.calls
 
 
+@pytest.mark.parametrize("text", [b"dask worker\0\0\0", b"\0\0\0"])
+def test_a_title_in_the_place_of_the_environment(library, monkeypatch, text):
+    """As setproctitle writes it, which workers call where it is installed."""
+    monkeypatch.undo()
+    monkeypatch.setattr(_process, "allocator", lambda: library)
+    monkeypatch.setattr(Path, "read_bytes", lambda path: text)
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "4321")
+    _process._first_environment.cache_clear()
+    try:
+        with kept_memory():
+            pass
+    finally:
+        _process._first_environment.cache_clear()
+    assert (-1, 4321) in library.calls
+
+
 def test_zero_leaves_it_alone(library):
     with dask.config.set({"dask-ma.memory.keep-freed": 0}), kept_memory():
         assert not library.calls

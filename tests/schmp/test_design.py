@@ -149,7 +149,7 @@ def long_products(run_ranks, monkeypatch):
     X, vectors = rng.normal(size=(230, 700)), rng.normal(size=(230, N_OUTPUTS))
     bounds = [0, 50, 50, 170, 230]
 
-    def start(part, kinds, width):
+    def start(part, kinds, width, per_process=1):
         monkeypatch.setattr(_row_design, "_PART", part)
         monkeypatch.setattr(_design, "_CHUNK_BYTES", 2 * 8 * 700)  # of float32 rows
 
@@ -167,7 +167,7 @@ def long_products(run_ranks, monkeypatch):
             design.restrict(np.arange(0, 700, 2))
             return [*found, design.products(*own)], group.counters.messages_sent
 
-        return run_ranks(program, 4, 1)
+        return run_ranks(program, 4, per_process)
 
     return start
 
@@ -193,6 +193,14 @@ def test_products_sent_in_parts(long_products, kinds, width):
         np.testing.assert_array_equal(found[1], expected[1])
         for _, sums in of_parts:
             np.testing.assert_array_equal(sums, [4.0, 6.0])
+
+
+def test_parts_are_the_same_wherever_ranks_are(long_products):
+    """Those of one process, too, which send them whole."""
+    apart, together = (long_products(64, ["dense"] * 4, 1, per) for per in (1, 4))
+    for (one, _), (other, _) in zip(apart, together, strict=True):
+        for (left, _), (right, _) in zip(one, other, strict=True):
+            np.testing.assert_array_equal(left.features, right.features)
 
 
 @pytest.mark.pairs
