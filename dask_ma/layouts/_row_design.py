@@ -39,8 +39,8 @@ _FETCHED_BYTES = 64 * 2**20  # of columns that are kept beside each other
 # Of sparse columns, so many elements may be copied; or one of so many of all.
 _LITTLE = 2**19
 _COPIED = 8
-# Of the products of all columns, each rank's part is sent by itself, if it has so many
-# columns; it begins at a multiple of some, where those of all have the same bits.
+# Of the products of all columns, each rank's part is worked out and sent by itself, if it
+# has so many columns; it begins at a multiple of some, as kernels take them.
 _PART = 2**13
 _MULTIPLE = 64
 
@@ -124,26 +124,37 @@ class RowDesign(Design):
     ) -> tuple[Part, np.ndarray]:
         # Ranks may have rows of another kind, or none: this is the same on all of them.
         n_ranks = self.group.size
-        is_long = len(self.alive) >= n_ranks * _PART
-        # Wherever the ranks are, each gets the same part.
-        length = self._length(_MULTIPLE if is_long else 1)
-        if is_long and self.group.layout.n_nodes == n_ranks > 1:
-            return self._products_in_parts(vectors, sums, length)
-        return self._scattered(self._living_products(vectors), sums, length)
+        is_apart = self.group.layout.n_nodes == n_ranks > 1
+        if is_apart and self._is_long(len(self.alive)):
+            return self._products_in_parts(vectors, sums)
+        return self._scattered(self._living_products(vectors), sums)
 
-    def _length(self, multiple: int = 1) -> int:
-        """Features of a rank's part, but for the last ones."""
-        length = -(-len(self.alive) // self.group.size)
-        return length + -length % multiple
+    def _is_long(self, n: int) -> bool:
+        """Whether so many columns are worked out part by part."""
+        return n >= self.group.size * _PART
+
+    def _length(self, n: int) -> int:
+        """Columns of a rank's part of so many, but for the last ones."""
+        length = -(-n // self.group.size)
+        return length + -length % _MULTIPLE if self._is_long(n) else length
+
+    def _slices(self, n: int) -> list[slice]:
+        """Of columns whose products are one, wherever ranks are: bits may go by it."""
+        # Rows on a disk are read once, and sparse ones have no parts to go by.
+        is_whole = self._is_sparse or any(map(is_on_disk, self._blocks))
+        if is_whole or not self._is_long(n):
+            return [slice(None)]
+        length = self._length(n)
+        return [slice(first, first + length) for first in range(0, n, length)]
 
     def _products_in_parts(
-        self, vectors: np.ndarray, sums: np.ndarray, length: int
+        self, vectors: np.ndarray, sums: np.ndarray
     ) -> tuple[Part, np.ndarray]:
         """What :meth:`_products` gives, each part sent while the next is worked out."""
         n, width = len(self.alive), vectors.shape[1]
-        # Rows on a disk are read once, and sparse ones have no parts to go by.
-        in_memory = not self._is_sparse and not any(map(is_on_disk, self._blocks))
-        whole = None if in_memory else self._living_products(vectors)
+        length = self._length(n)
+        is_cut = len(self._slices(n)) > 1
+        whole = None if is_cut else self._living_products(vectors)
 
         def part_of(rank: int) -> np.ndarray:
             part = np.zeros(length * width + len(sums))
@@ -168,9 +179,15 @@ class RowDesign(Design):
 
     def _living_products(self, vectors: np.ndarray) -> np.ndarray:
         """Products of all living columns."""
-        return self._of_living(
-            vectors.shape[1], lambda X, rows: transposed_product(X, vectors[rows])
-        )
+        slices = self._slices(len(self.alive))
+        if len(slices) == 1:
+            return self._of_living(
+                vectors.shape[1], lambda X, rows: transposed_product(X, vectors[rows])
+            )
+        found = np.zeros((len(self.alive), vectors.shape[1]))
+        for columns in slices:
+            self._add_products(found[columns], vectors, columns)
+        return found
 
     def _of_living(
         self, width: int, function: Callable[[Any, slice], np.ndarray]
@@ -185,8 +202,10 @@ class RowDesign(Design):
     def _own_column_sums(self, weight: np.ndarray) -> np.ndarray:
         self.n_touched += n_stored(self._blocks)
         sums = np.zeros(self.n_features)
-        for rows, X in self._rows(self._blocks):
-            sums += transposed_product(X, weight[rows, np.newaxis])[:, 0]
+        for columns in self._slices(self.n_features):
+            for rows, X in self._rows(self._blocks):
+                found = transposed_product(X, weight[rows, np.newaxis], columns)
+                sums[columns] += found[:, 0]
         return sums
 
     def cross_on_root(
@@ -219,7 +238,7 @@ class RowDesign(Design):
         sums = self._of_living(
             2, lambda X, rows: self._moments(X, weight[rows], center)
         )
-        part, _ = self._scattered(sums, np.zeros(0), self._length())
+        part, _ = self._scattered(sums, np.zeros(0))
         return Part(part.features, squares_about_mean(part.values))
 
     def _moments(self, X: Any, weight: np.ndarray, center: bool) -> np.ndarray:
@@ -320,7 +339,7 @@ class RowDesign(Design):
             hand_back(X)
 
     def _scattered(
-        self, values: np.ndarray, for_all: np.ndarray, length: int
+        self, values: np.ndarray, for_all: np.ndarray
     ) -> tuple[Part, np.ndarray]:
         """Sums over ranks: of some living features for each rank, and some for all."""
         group, (n, width) = self.group, values.shape
@@ -329,6 +348,7 @@ class RowDesign(Design):
             return Part(self.alive, values), for_all
         # Parts of whole features: all ranks' parts are made equally long for this, and
         # each ends with what all ranks get.
+        length = self._length(n)
         padded = np.zeros((group.size, length * width + len(for_all)))
         parts = np.zeros(length * group.size * width)
         parts[: n * width] = values.ravel()
