@@ -374,6 +374,17 @@ def test_values_that_are_no_outliers(run_ranks):
     np.testing.assert_allclose(found.scale, X.std(axis=0), rtol=1e-9)
 
 
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize("container", [np.asarray, sparse.csr_array])
+def test_what_each_row_has_in_one_of_many_columns(run_ranks, container, n_ranks):
+    """Few rows in each of them, but it tells all rows from each other."""
+    rng = np.random.default_rng(0)
+    X = (rng.random((400, 40)) < 0.06).astype(float)
+    X[np.arange(400), rng.integers(0, 40, 400)] = 2000.0
+    found = scaling_of(container(X), None, n_ranks, run_ranks, is_classifier=True)
+    np.testing.assert_allclose(found.scale, X.std(axis=0), rtol=1e-9)
+
+
 @pytest.mark.parametrize("n_ranks", [1, 2])
 def test_a_row_of_a_million_leaves_a_classifier_what_it_learns(spoilt, n_ranks):
     """It was the most frequent class for all rows, without a word."""

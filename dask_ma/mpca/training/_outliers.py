@@ -26,8 +26,9 @@ def without_outliers(
 
     One value of a million among some hundred near 1 makes a standard deviation of
     75,000, and in that unit all others are the same. Outliers are the values further
-    than four standard deviations from the mean, if they have no more than 5 % of the
-    weights, and the variance of the others is a hundredth, but not zero.
+    than four standard deviations from the mean, if the variance of the others is a
+    hundredth, but not zero, and if all rows with one, in any column, have no more than
+    5 % of the weights: what most rows have somewhere tells them from each other.
 
     Parameters
     ----------
@@ -50,7 +51,9 @@ def without_outliers(
     ends = allreduce(group, ends, "max")
     reach = np.maximum(ends[0] - mean[columns], mean[columns] + ends[1])
     columns = columns[reach > _REACH * np.sqrt(variance[columns])]
+    given = mean, variance
     mean, variance = mean.copy(), variance.copy()
+    bounds = np.zeros((2, len(mean)))  # of what is left out, for each column
     for _ in range(_MOST_PASSES):
         if not len(columns):
             break
@@ -66,9 +69,47 @@ def without_outliers(
         is_drowned = is_alike & (rest * _DROWNED <= variance[columns])
         is_drowned &= total - inner <= _MOST * total
         columns = columns[is_drowned]
+        bounds[:, columns] = centre[is_drowned], width[is_drowned]
         mean[columns] += shift[is_drowned]
         variance[columns] = rest[is_drowned]
-    return mean, variance
+    if _are_few(group, shard, bounds):
+        return mean, variance
+    return given
+
+
+def _are_few(group: Group, shard: Shard, bounds: np.ndarray) -> bool:
+    """Whether few rows have a value out of bounds; a collective call."""
+    columns = np.flatnonzero(bounds[1])
+    if not len(columns):
+        return True
+    centre, width = bounds[:, columns]
+    sums = np.zeros(2)
+    for block in shard.read():
+        weight = block.weights()
+        sums += (
+            weight.sum(),
+            weight[_have_outliers(block.X, columns, centre, width)].sum(),
+        )
+    total, without = allreduce(group, sums)
+    return bool(without <= _MOST * total)
+
+
+def _have_outliers(
+    X: Any, columns: np.ndarray, centre: np.ndarray, width: np.ndarray
+) -> np.ndarray:
+    """Which rows have a value far from the centre of its column."""
+    if not sparse.issparse(X):
+        pieces = _pieces(X, np.empty(len(X)), columns)
+        far = [(np.abs(rows - centre) > width).any(axis=1) for rows, _ in pieces]
+        return np.concatenate([np.zeros(0, dtype=bool), *far])
+    own = X[:, columns].tocoo()
+    is_far = np.abs(own.data - centre[own.col]) > width[own.col]
+    # Rows that store less have zeros there.
+    zeros_far = np.abs(centre) > width
+    stored = np.bincount(own.row, zeros_far[own.col], minlength=X.shape[0])
+    found = stored < zeros_far.sum()
+    found[own.row[is_far]] = True
+    return np.asarray(found)
 
 
 def outliers_note(columns: np.ndarray, variance: np.ndarray, inner: np.ndarray) -> str:
