@@ -39,8 +39,8 @@ _FETCHED_BYTES = 64 * 2**20  # of columns that are kept beside each other
 # Of sparse columns, so many elements may be copied; or one of so many of all.
 _LITTLE = 2**19
 _COPIED = 8
-# Of the products of all columns, each rank's part is worked out and sent by itself, if it
-# has so many columns; it begins at a multiple of some, as kernels take them.
+# Of the products of all columns, each rank's part is worked out and sent by itself, if
+# it has so many columns; it begins at a multiple of some, as kernels take them.
 _PART = 2**13
 _MULTIPLE = 64
 
