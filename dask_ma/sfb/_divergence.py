@@ -1,8 +1,12 @@
-"""Notices a run whose steps are too long."""
+"""Errors about runs whose steps are too long."""
 
 from __future__ import annotations
 
 import numpy as np
+
+from dask_ma.comm import Group, allreduce
+from dask_ma.sfb._start import is_finite
+from dask_ma.sfb.model._matrix import ParameterMatrix
 
 _N_SHOWN = 5
 _MUCH = 100.0  # times the least objective so far
@@ -49,3 +53,34 @@ class DivergenceCheck:
                 f"the objective grows without bound: after {n_passes} passes its last "
                 f"values are {shown}; {self._advice}"
             )
+
+
+def check_matrix(
+    group: Group, matrix: ParameterMatrix, n_passes: int, advice: str
+) -> None:
+    """Refuse a matrix that is not finite on some rank; a collective call.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    matrix : ParameterMatrix
+        That of the rank, or its share.
+    n_passes : int
+        Passes made, for the message.
+    advice : str
+        What the user can do about it.
+
+    Raises
+    ------
+    ValueError
+        If elements or intercepts of any rank are NaN or infinite.
+    """
+    intercept = matrix.intercept
+    is_bad = intercept is not None and not np.isfinite(intercept).all()
+    is_bad = is_bad or not all(is_finite(part.T) for part in matrix.chunks())
+    if allreduce(group, np.array(int(is_bad))):
+        raise ValueError(
+            f"the matrix is not finite after {n_passes} passes: it has grown without "
+            f"bound; {advice}"
+        )

@@ -72,6 +72,8 @@ class BroadcastEngine:
         rank's; or where outputs are shared out its share of them. See :meth:`whole`.
     optimizer : Optimizer or None
         That of the matrix.
+    cure : str
+        What else may help where numbers are not finite.
     iteration : int
         Iterations made.
     n_passes : int
@@ -101,8 +103,7 @@ class BroadcastEngine:
         self._context = context
         self._model, self._shard = model, shard
         self._settings, self._log = settings, log
-        group = context.group
-        exchange = settings.exchange
+        group, exchange = context.group, settings.exchange
         topology = exchange._topology(group.size)
         self._is_dual = view_of(model) is not None
         self._staleness = Staleness.checked(exchange.staleness)
@@ -112,16 +113,15 @@ class BroadcastEngine:
         self._agrees = self._staleness.is_synchronous and topology.diameter <= 1
         self._process = ProcessRanks(group, is_same=self._has_same_matrix)
         self.matrix = self._process.shared(partial(self._first_matrix, start))
+        self.cure = settings.cure(self.matrix.dtype)
         if self._agrees:
             self.matrix.watch()
         self.iteration = 0 if start is None else start.iteration
         self.n_passes = 0 if start is None else start.n_passes
-        if source is None:
-            source = RowSource(context, shard, shuffle=settings.shuffle)
-        self._source = source
-        self.n_units = source.n_units
-        self.n_steps = source.count_steps(group, settings.batch_size)
-        self.n_rows = int(allreduce(group, np.array(source.n_units)))
+        self._source = source or RowSource(context, shard, shuffle=settings.shuffle)
+        self.n_units = self._source.n_units
+        self.n_steps = self._source.count_steps(group, settings.batch_size)
+        self.n_rows = int(allreduce(group, np.array(self.n_units)))
         self.communication = self._choose(settings)
         self._matrices: MatrixExchange | None = None
         if self.communication == "outputs":
@@ -278,7 +278,8 @@ class BroadcastEngine:
 
     def _shared_by(self, shares: OutputShares) -> SharedOutputs:
         """What the ranks do for their outputs."""
-        return SharedOutputs(self._context.group, self._model, shares, self._log)
+        parts = self._model, shares, self._log, self.cure
+        return SharedOutputs(self._context.group, *parts)
 
     def _exchange_factors(self, factors: Factors) -> None:
         """Send the factors of an iteration, and apply those that there are."""
@@ -291,11 +292,9 @@ class BroadcastEngine:
         """Add up the updates of an iteration, and apply the sum."""
         assert self._matrices is not None
         if self._common is None and self.optimizer is None:
-            scale = self._scale(self.iteration)
-            self._matrices.subtract(
-                factors, self.matrix, scale, self._model.intercept_scale
-            )
-            self._model.updated(self.matrix, None, scale)
+            scale, model = self._scale(self.iteration), self._model
+            self._matrices.subtract(factors, self.matrix, scale, model.intercept_scale)
+            model.updated(self.matrix, None, scale)
             return
         group, common = self._context.group, self._common
         with self._log.computing():
@@ -428,7 +427,7 @@ class BroadcastEngine:
     def _compute(self, matrix: ParameterMatrix, batch: Batch) -> Factors:
         """Factors of a batch, checked."""
         place = f"on rank {self._context.group.rank} in iteration {self.iteration}"
-        return factors_of(self._model, matrix, batch, place)
+        return factors_of(self._model, matrix, batch, place, self.cure)
 
     def _apply(self, packets: list[Packet]) -> None:
         """Rebuild the updates of some packets and take them off the matrix."""

@@ -26,7 +26,7 @@ from dask_ma.engine import (
     fit_rounds,
     run_program_job,
 )
-from dask_ma.sfb._divergence import DivergenceCheck
+from dask_ma.sfb._divergence import DivergenceCheck, check_matrix
 from dask_ma.sfb._engine import BroadcastEngine
 from dask_ma.sfb._start import Start, arrays_of, matrix_type, rebuilt_sums
 from dask_ma.sfb.exchange._settings import (
@@ -167,8 +167,9 @@ def run(
         Whether each rank goes over its rows in a new order in each pass.
     dtype : {"auto", "float32", "float64"} or None, default="auto"
         Type of the matrix, whatever ``model.initial_matrix`` returns; None takes the
-        type of that. With float32 half as many bytes are sent, and kept. "auto" is
-        float32, but float64 with a dual operator, as rounding hides small gaps.
+        type of that, in native byte order and of 4 or 8 bytes. With float32 half as
+        many bytes are sent, and kept. "auto" is float32, but float64 with a dual
+        operator, as rounding hides small gaps.
     random_state : int, RandomState instance or None, default=None
         Seed of the shuffles.
     n_ranks : int, default=None
@@ -184,8 +185,8 @@ def run(
         If `model` is no :class:`FactorModel`, or its factors are no matrices.
     ValueError
         For a parameter that cannot be, for data that cannot be used, for factors that
-        do not fit the matrix or are not finite, and for an objective that grows
-        without bound.
+        do not fit the matrix, for a matrix or factors that are not finite in its type,
+        and for an objective that grows without bound.
     FitFailedError
         If a worker is lost for good, or a wait takes longer than configured.
 
@@ -229,6 +230,7 @@ def run(
         batch_size=batch_size,
         shuffle=shuffle,
         dtype=matrix_type(dtype, model),
+        has_dtype=True,
     )
     tuples = _tuples(pairs, pair_labels, X, y, sample_weight)
     targets = 0 if y is None else _n_targets(y)
@@ -288,6 +290,7 @@ def run_model(context: RankContext, arguments: Any, params: RunParams) -> ModelR
             source.check_all(context.group)
     passes = Passes(context, shard, params, source)
     ended = fit_rounds(context, passes, state)
+    passes.check_matrix()
     values, intercept = passes.engine.collect()
     return ModelResult(
         values.T,  # nobody changes it any more
@@ -317,7 +320,6 @@ class Passes(Method):
         self._params = params
         self._model = cloudpickle.loads(params.model)
         self._rule = StopRule(params.tol, 2, maximize=False)
-        self._watch = DivergenceCheck(_ADVICE)
 
     @property
     def is_complete(self) -> bool:
@@ -360,6 +362,7 @@ class Passes(Method):
         if not np.isnan(sums[0][1]):
             record["dual_gap"] = objective - self._dual_objective(float(sums[0][1]))
         if self._params.tol is not None and np.isnan(objective):
+            self.check_matrix()
             raise ValueError(
                 f"tol={self._params.tol} needs objectives, but "
                 f"{type(self._model).__name__}.loss returned NaN; define it, or set "
@@ -373,6 +376,11 @@ class Passes(Method):
             done = record["dual_gap"] <= self._params.tol
         # The objective is the same on all ranks but for rounding.
         return bool(broadcast(self.context.group, done))
+
+    def check_matrix(self) -> None:
+        """Refuse a matrix that is not finite; a collective call."""
+        group, engine = self.context.group, self.engine
+        check_matrix(group, engine.matrix, self.n_rounds, _ADVICE + engine.cure)
 
     def model(self) -> Model:
         return {"matrix": self.engine.collect()[0].T}
@@ -422,6 +430,7 @@ class Passes(Method):
             start,
             self._source,
         )
+        self._watch = DivergenceCheck(_ADVICE + self.engine.cure)
 
 
 def _n_targets(y: Any) -> int | None:

@@ -37,15 +37,23 @@ class SharedOutputs:
         Which outputs the rank has.
     log : RoundLog
         Where computing is timed.
+    cure : str, default=""
+        What else may help where factors are not finite.
     """
 
     def __init__(
-        self, group: Group, model: FactorModel, shares: OutputShares, log: RoundLog
+        self,
+        group: Group,
+        model: FactorModel,
+        shares: OutputShares,
+        log: RoundLog,
+        cure: str = "",
     ) -> None:
         self._group = group
         self._model = model
         self._shares = shares
         self._log = log
+        self._cure = cure
 
     def factors(
         self, matrix: ParameterMatrix, batches: Iterator[Batch]
@@ -130,7 +138,8 @@ class SharedOutputs:
         model = self._model
         u = model.share_slopes(values, sums, batch, self._shares.outputs)
         where = f"{type(model).__name__}, on rank {self._group.rank}"
-        return checked((u, batch.X), batch.n_rows, matrix.shape, where)
+        place, dtype = (batch.n_rows, matrix.shape, where), matrix.dtype
+        return checked((u, batch.X), *place, dtype=dtype, cure=self._cure)
 
     def loss(self, matrix: ParameterMatrix, batches: Iterator[Batch]) -> float:
         """This rank's part of the losses of some rows; a collective call.

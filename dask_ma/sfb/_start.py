@@ -111,7 +111,8 @@ def first_matrix(
     outputs_of : callable
         Which of so many outputs the rank has.
     dtype : str or None, default=None
-        Type of a matrix that the model is asked for; None leaves it as it is.
+        Type of a matrix that the model is asked for; None leaves it as it is, unless
+        there are no kernels for that.
 
     Returns
     -------
@@ -127,8 +128,7 @@ def first_matrix(
         return ParameterMatrix(values, intercept, model.prox, view), n_outputs
     whole = checked_matrix(model, n_features)
     matrix, intercept = whole[outputs_of(len(whole))], None
-    if dtype is not None:
-        matrix = as_type(matrix, dtype, type(model).__name__)
+    matrix = as_type(matrix, dtype or usable_type(matrix), type(model).__name__)
     if model.fit_intercept:
         intercept = np.zeros(len(matrix), dtype=matrix.dtype)
     if shown is not None:
@@ -175,12 +175,17 @@ def matrix_type(dtype: Any, model: FactorModel) -> str | None:
     if isinstance(dtype, str) and dtype == "auto":
         # Where gaps are bounds, what has been rounded away would be claimed as reached.
         return "float32" if view_of(model) is None else "float64"
-    with suppress(TypeError):
+    with suppress(TypeError, ValueError, SyntaxError):
         if np.dtype(dtype) in (np.float32, np.float64):
             return np.dtype(dtype).name
     raise ValueError(
         f"dtype must be 'auto', 'float32', 'float64' or None, got {dtype!r}"
     )
+
+
+def usable_type(matrix: np.ndarray) -> str:
+    """The type that kernels have for a matrix: float32 or float64, in native order."""
+    return "float32" if matrix.itemsize <= np.float32().itemsize else "float64"
 
 
 def as_type(matrix: np.ndarray, dtype: str, name: str) -> np.ndarray:
@@ -190,9 +195,9 @@ def as_type(matrix: np.ndarray, dtype: str, name: str) -> np.ndarray:
     with np.errstate(over="ignore"):  # what overflows is refused
         found = matrix.astype(dtype)
     if not is_finite(found):
+        cure = '; pass dtype="float64"' if dtype == "float32" else ""
         raise ValueError(
-            f"{name}.initial_matrix returned elements beyond the range of {dtype}; "
-            "pass dtype='float64'"
+            f"{name}.initial_matrix returned elements beyond the range of {dtype}{cure}"
         )
     return found
 

@@ -219,6 +219,8 @@ class RunSettings:
         steps have a common length.
     dtype : str or None
         Type of the matrix; None takes that of the model's initial matrix.
+    has_dtype : bool
+        Whether the type is a parameter of the user's.
     """
 
     exchange: Exchange
@@ -227,3 +229,10 @@ class RunSettings:
     is_alone: bool = False
     n_apart: int = 1
     dtype: str | None = None
+    has_dtype: bool = False
+
+    def cure(self, dtype: np.dtype) -> str:
+        """The end of an error about numbers not finite in a matrix of a type."""
+        if not self.has_dtype or dtype != np.float32:
+            return ""
+        return '; values beyond the range of float32, 3.4e38, need dtype="float64"'

@@ -59,7 +59,15 @@ def stack(parts: list[Factors]) -> Factors:
     return Factors(u, np.concatenate(dense))
 
 
-def checked(factors: Any, n_rows: int, shape: tuple[int, int], where: str) -> Factors:
+def checked(
+    factors: Any,
+    n_rows: int,
+    shape: tuple[int, int],
+    where: str,
+    *,
+    dtype: Any = None,
+    cure: str = "",
+) -> Factors:
     """What a function for factors has returned, or an error that says what is wrong.
 
     Parameters
@@ -72,6 +80,10 @@ def checked(factors: Any, n_rows: int, shape: tuple[int, int], where: str) -> Fa
         Shape of the matrix.
     where : str
         Names the function, the rank and the iteration.
+    dtype : dtype, default=None
+        That of the matrix, to which wider factors are rounded; None leaves them.
+    cure : str, default=""
+        What else may help where elements are not finite.
 
     Returns
     -------
@@ -82,7 +94,7 @@ def checked(factors: Any, n_rows: int, shape: tuple[int, int], where: str) -> Fa
     TypeError
         If it is no pair of matrices of real numbers.
     ValueError
-        If the shapes do not fit, or elements are not finite.
+        If the shapes do not fit, or elements are not finite once they are rounded.
     """
     n_outputs, n_features = shape
     try:
@@ -107,11 +119,13 @@ def checked(factors: Any, n_rows: int, shape: tuple[int, int], where: str) -> Fa
             f"for u of shape {u.shape} and a matrix of shape {shape}"
         )
     u, v = (_as_floats(name, part, where) for name, part in (("u", u), ("v", v)))
+    if dtype is not None:
+        u, v = narrowed(u, dtype), narrowed(v, dtype)
     for name, values in (("u", u), ("v", v.data if sparse.issparse(v) else v)):
         if not np.isfinite(values).all():
             raise ValueError(
                 f"{where} returned {name} with NaN or infinite elements; if the matrix "
-                "has grown without bound, lower the step size"
+                f"has grown without bound, lower the step size{cure}"
             )
     return Factors(u, v)
 
@@ -121,6 +135,14 @@ def narrowed(part: Any, dtype: Any) -> Any:
     widest = np.result_type(dtype, np.float32)
     is_wider = part.dtype.kind == "f" and part.dtype.itemsize > widest.itemsize
     return part.astype(widest) if is_wider else part
+
+
+def as_rows(X: Any, dtype: Any) -> Any:
+    """Rows to multiply a matrix of a type with, so that no wider copy of it is made."""
+    X = X if sparse.issparse(X) else np.asarray(X)
+    if X.dtype.kind in "iub":
+        return X.astype(np.result_type(dtype, np.float32))
+    return narrowed(X, dtype)
 
 
 def _as_floats(name: str, part: Any, where: str) -> Any:

@@ -18,7 +18,7 @@ from dask_ma.kernels import (
 )
 from dask_ma.kernels.prox import NoPenalty, Prox
 from dask_ma.sfb.model._dual import DualView, times
-from dask_ma.sfb.model._factors import Factors, narrowed
+from dask_ma.sfb.model._factors import Factors, as_rows
 from dask_ma.sfb.model._values import LateValues
 
 
@@ -171,14 +171,14 @@ class ParameterMatrix:
 
         Parameters
         ----------
-        X : ndarray or CSR of shape (n_rows, n_features)
+        X : array-like or sparse, shape (n_rows, n_features)
 
         Returns
         -------
         values : ndarray of shape (n_rows, n_outputs)
         """
         late = self._late
-        X = narrowed(X, self.dtype)  # else a wider copy of the matrix would be made
+        X = as_rows(X, self.dtype)
         if late.is_late:
             late.refresh(used_columns(X) if sparse.issparse(X) else None)
         if self._dual is None:

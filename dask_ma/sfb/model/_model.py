@@ -12,7 +12,7 @@ from dask_ma.data import Shard
 from dask_ma.kernels.prox import NoPenalty, Prox
 from dask_ma.sfb.model._common import CommonStep
 from dask_ma.sfb.model._dual import DualView
-from dask_ma.sfb.model._factors import Factors, checked, narrowed
+from dask_ma.sfb.model._factors import Factors, checked
 from dask_ma.sfb.model._matrix import ParameterMatrix
 
 
@@ -431,7 +431,11 @@ def view_of(model: FactorModel) -> DualView | None:
 
 
 def factors_of(
-    model: FactorModel, matrix: ParameterMatrix, batch: Batch, place: str
+    model: FactorModel,
+    matrix: ParameterMatrix,
+    batch: Batch,
+    place: str,
+    cure: str = "",
 ) -> Factors:
     """Factors of a batch, checked.
 
@@ -443,6 +447,8 @@ def factors_of(
         It may be empty.
     place : str
         Where this happens, for errors.
+    cure : str, default=""
+        What else may help where factors are not finite.
 
     Returns
     -------
@@ -454,5 +460,5 @@ def factors_of(
         return Factors(empty, np.zeros((0, n_features), dtype=matrix.dtype))
     where = f"{type(model).__name__}.factors, {place}"
     found = model.factors(matrix, batch)
-    u, v = checked(found, batch.n_rows, matrix.shape, where)
-    return Factors(narrowed(u, matrix.dtype), narrowed(v, matrix.dtype))
+    parts = found, batch.n_rows, matrix.shape, where
+    return checked(*parts, dtype=matrix.dtype, cure=cure)
