@@ -479,7 +479,7 @@ def describe_model(model: FactorModel, settings: RunSettings) -> dict[str, str]:
         communication=as_text(settings.exchange),
         batch_size=settings.batch_size,
         shuffle=settings.shuffle,
-        dtype=settings.dtype,
+        matrix_dtype=settings.dtype,  # beside that of the rows
         learning_rate=model.learning_rate,
         fit_intercept=model.fit_intercept,
     )

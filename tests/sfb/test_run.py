@@ -242,6 +242,7 @@ def test_a_run_that_goes_on_equals_an_uninterrupted_one(
         ({"learning_rate": 0.1}, "learning_rate"),
         ({"fit_intercept": True}, "fit_intercept"),
         ({"batch_size": 4}, "batch_size"),
+        ({"dtype": "float32"}, "matrix_dtype is None"),
         ({"communication": Exchange("factors", broadcast=2)}, "broadcast=2"),
     ],
     ids=str,
@@ -249,7 +250,7 @@ def test_a_run_that_goes_on_equals_an_uninterrupted_one(
 def test_a_checkpoint_of_another_run(
     tmp_path, configured, interrupted, make_model, rows, change, name
 ):
-    names = "batch_size", "communication"
+    names = "batch_size", "communication", "dtype"
     settings = {k: v for k, v in change.items() if k in names}
     other = {k: v for k, v in change.items() if k not in names}
     other = {"prox": L1(0.02), **other}
