@@ -72,14 +72,19 @@ class FewRowsOptimum(NamedTuple):
         The objective there.
     gap : float
         How far it is above its optimum at most; infinite where nothing was found.
+    base : float
+        No model is below ``base - alpha/2 ||coef||^2``, with the coefficients found:
+        what does not rest on the products of the bound that the shares give.
     """
 
     shares: np.ndarray
     intercept: float
     objective: float
     gap: float
+    base: float
 
 
+@np.errstate(over="ignore", divide="ignore", invalid="ignore")  # no step goes on then
 def few_rows_optimum(
     products: np.ndarray,
     targets: np.ndarray,
@@ -119,25 +124,21 @@ def few_rows_optimum(
     Returns
     -------
     optimum : FewRowsOptimum
-        The best of all steps.
+        That of all steps whose own gap is least.
     """
     problem = _Problem(products, targets, weights, make_loss(loss, epsilon), alpha)
-    best = FewRowsOptimum(np.zeros(len(targets)), intercept or 0.0, np.inf, np.inf)
+    zeros = np.zeros(len(targets))
+    best = FewRowsOptimum(zeros, intercept or 0.0, np.inf, np.inf, -np.inf)
     if not len(targets):
         return best
-    highest = -np.inf
     steps = _steps_to_optimum(problem, intercept, unit)
     try:
         for _, (v, b) in zip(range(_MOST_STEPS), steps, strict=False):
-            objective, bound = problem.bounds(v, b, is_free=intercept is None)
-            highest = max(highest, bound)
-            if objective < best.objective:
-                best = best._replace(
-                    shares=-v / alpha, intercept=float(b), objective=objective
-                )
-            gap = max(0.0, best.objective - highest)
-            best = best._replace(gap=gap)
-            if gap <= tol * best.objective:
+            objective, bound, base = problem.bounds(v, b, is_free=intercept is None)
+            gap = max(objective - bound, 0.0)  # what is no number stays so
+            if gap < best.gap:
+                best = FewRowsOptimum(-v / alpha, float(b), objective, gap, base)
+            if gap <= tol * objective:
                 break
     except linalg.LinAlgError:
         pass  # rounding leaves no more
@@ -194,8 +195,10 @@ class _Problem:
         self.linear, self.kink = own.linear, own.kink
         self.diagonal = own.curvature / weights
 
-    def bounds(self, v: np.ndarray, b: float, *, is_free: bool) -> tuple[float, float]:
-        """The objective, and what no model is below."""
+    def bounds(
+        self, v: np.ndarray, b: float, *, is_free: bool
+    ) -> tuple[float, float, float]:
+        """The objective, what no model is below, and that without the penalty."""
         pulls = self.quadratic @ v
         penalty = 0.5 * float(v @ pulls)
         losses = self._loss.value(self._targets, b - pulls)
@@ -206,11 +209,10 @@ class _Problem:
             q = np.abs(v) / self.weights
             entropies = special.xlogy(q, q) + special.xlog1py(1 - q, -q)
             paid += self.weights @ entropies
-        dual = -penalty - float(paid)
         # A sum that is not zero but by rounding costs what intercepts may be.
         total = float(v.sum())
-        dual += -abs(total * b) if is_free else total * b
-        return objective, dual
+        base = (-abs(total * b) if is_free else total * b) - float(paid)
+        return objective, base - penalty, base
 
 
 def _steps_to_optimum(

@@ -1,5 +1,7 @@
 """Optima from the products of rows, against those of scikit-learn and of SciPy."""
 
+import warnings
+
 import numpy as np
 import pytest
 from scipy import optimize
@@ -52,6 +54,9 @@ def test_the_optimum(rows, loss, is_free, alpha):
     assert 0 <= found.gap <= 1e-6 * found.objective + 1e-12
     own = objective_of(found, X, y, weights, loss, alpha)
     assert own == pytest.approx(found.objective, rel=1e-6)
+    coef = found.shares @ X
+    bound = found.base - 0.5 * alpha * coef @ coef
+    assert bound == pytest.approx(found.objective, rel=1e-5, abs=1e-12)
     if is_free:
         assert found.shares.sum() == pytest.approx(0, abs=1e-9 / alpha)
     else:
@@ -117,3 +122,12 @@ def test_residuals_without_a_tube(rows):
     for loss in ("epsilon_insensitive", "squared_epsilon_insensitive"):
         found = few_rows_optimum(X @ X.T, y, np.full(50, 0.02), loss, 1.0, epsilon=0.0)
         assert found.gap <= 1e-6 * found.objective
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "squared_hinge"])
+def test_numbers_beyond_their_range_are_not_warned_of(rows, loss):
+    X, y = rows[0], targets_of(loss, rows[1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = few_rows_optimum(X @ X.T, y, np.full(50, 0.02), loss, 1e-300)
+    assert not np.isnan(found.gap)

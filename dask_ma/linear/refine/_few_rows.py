@@ -22,6 +22,7 @@ from dask_ma.kernels import (
     chunked_predictions,
     few_rows_optimum,
     make_loss,
+    moment_sums,
     one_vs_rest_targets,
     positive_factors,
 )
@@ -41,27 +42,25 @@ _NEARER = 0.1  # part of the tolerance that each problem is brought to
 
 
 class Optimum(NamedTuple):
-    """What was found.
+    """What was found; with which objective the rows are still to be asked.
 
     Attributes
     ----------
-    model : LinearModel
-        In the dtype of the problem.
-    objective, gap : float
-        The mean over the problems, and how far it is above its optimum at most.
-    tolerance : float
-        How far it may be.
+    points : ndarray of shape (n_problems, n_weights)
+        Of each problem.
+    before : ndarray of shape (n_problems,)
+        Objective of the model before.
+    bases : ndarray of shape (n_problems,)
+        No model is below that without the penalty at the point.
     """
 
-    model: LinearModel
-    objective: float
-    gap: float
-    tolerance: float
+    points: np.ndarray
+    before: np.ndarray
+    bases: np.ndarray
 
-    @property
-    def is_converged(self) -> bool:
-        """Whether it is as near as asked for."""
-        return self.gap <= self.tolerance
+    def bound(self, penalties: np.ndarray) -> float:
+        """What no model's mean objective is below, from the penalty at each point."""
+        return float((self.bases - penalties).mean())
 
 
 def few_rows_round(params: RefineParams, problem: Problem) -> int | None:
@@ -85,7 +84,6 @@ def find_optimum(
     coordinates: Coordinates,
     model: LinearModel,
     add_up: Adder | None,
-    zero: float,
 ) -> Optimum:
     """Have rank 0 find the optimum; a collective call.
 
@@ -100,11 +98,9 @@ def find_optimum(
     coordinates : Coordinates
         Centre of the columns, and level of the targets.
     model : LinearModel
-        The best one before, which is kept where it is better.
+        The best one before.
     add_up : callable or None
         Sums arrays over ranks.
-    zero : float
-        Part of the objective of `model` that is as good as zero.
 
     Returns
     -------
@@ -118,8 +114,8 @@ def find_optimum(
     told = None
     if rows is not None and products is not None:
         found = _Rows(products, *rows, problem=problem, params=params)
-        told = found.solve(coordinates, model, zero)
-    shares, intercepts, kept, objective, gap, tolerance = broadcast(group, told)
+        told = found.solve(coordinates, model)
+    shares, intercepts, before, bases = broadcast(group, told)
     first = sum(allgather(group, shard.n_rows)[: group.rank])
     coef = np.zeros(model.coef.shape)
     for block in shard.read():
@@ -127,10 +123,12 @@ def find_optimum(
         coef += np.asarray((block.X.T @ own.T).T)
         first += len(block.y)
     (coef,) = allreduce(group, [coef]) if add_up is None else add_up([coef])
-    intercepts = intercepts - coef @ centre
-    coef, intercepts = coef.astype(problem.dtype), intercepts.astype(problem.dtype)
-    coef[kept], intercepts[kept] = model.coef[kept], model.intercept[kept]
-    return Optimum(LinearModel(coef, intercepts), objective, gap, tolerance)
+    # As of centred rows, whose products the shares are from.
+    coef -= shares.sum(axis=1)[:, np.newaxis] * centre
+    points = coef * coordinates.standardization.scale
+    if params.fit_intercept:
+        points = np.column_stack([points, intercepts])
+    return Optimum(points, before, bases)
 
 
 class _Rows:
@@ -154,24 +152,20 @@ class _Rows:
         self._params = params
         self._loss = make_loss(params.loss, params.epsilon)
 
-    def solve(
-        self, coordinates: Coordinates, model: LinearModel, zero: float
-    ) -> tuple[Any, ...]:
-        """What all ranks make the model of, and how sure that is."""
-        # Shares of rows, intercepts at the centre, which problems keep the model
-        # before, the mean objective, its gap, and the largest gap that there may be.
+    def solve(self, coordinates: Coordinates, model: LinearModel) -> tuple[Any, ...]:
+        """What all ranks make the points of, and how sure these are."""
+        # Shares of rows, intercepts at the centre, counted from the level, objectives
+        # of the model before, and bounds without penalties.
         n_problems, params = self._problem.n_problems, self._params
         shares = np.zeros((n_problems, len(self._y)))
-        intercepts, kept = np.zeros(n_problems), np.zeros(n_problems, dtype=bool)
+        intercepts, bases = np.zeros(n_problems), np.full(n_problems, -np.inf)
         before = np.array([self._before(k, model) for k in range(n_problems)])
-        least = zero * float(before.mean())
-        objectives, gaps = np.zeros((2, n_problems))
-        level = coordinates.level
+        level = 0.0 if params.is_classifier else coordinates.level
         for k, (targets, weights) in enumerate(self._tasks()):
             filled = np.flatnonzero(weights)
             found = few_rows_optimum(
                 self._products[filled[:, np.newaxis], filled],
-                targets[filled] - (0.0 if params.is_classifier else level),
+                targets[filled] - level,
                 weights[filled],
                 self._loss,
                 params.alpha,
@@ -179,17 +173,10 @@ class _Rows:
                 unit=coordinates.spread,
                 tol=_NEARER * params.refine_tol,
             )
-            kept[k] = not found.objective <= before[k]
-            objectives[k] = min(found.objective, before[k])
-            gaps[k] = found.gap
             if np.isfinite(found.gap):
-                gaps[k] -= found.objective - objectives[k]
                 shares[k, filled] = found.shares
-                intercepts[k] = found.intercept + level
-        mean, gap = float(objectives.mean()), float(gaps.mean())
-        gap = max(0.0, gap) if np.isfinite(gap) else np.inf
-        tolerance = params.refine_tol * max(abs(mean), least)
-        return shares, intercepts, kept, mean, gap, tolerance
+                intercepts[k], bases[k] = found.intercept, found.base
+        return shares, intercepts, before, bases
 
     def _before(self, k: int, model: LinearModel) -> float:
         """Objective of the model before."""
@@ -261,8 +248,19 @@ def _gather_sparse(group: Group, shard: Shard, centre: np.ndarray) -> np.ndarray
         for arrays in part
     ]
     X = sparse.vstack(rows, format="csr").astype(np.float64)
-    along = X @ centre
-    products = np.asarray((X @ X.T).toarray())
+    # Of columns far from zero all digits would be lost before the centre is taken away.
+    # They are dense at least by half: these are no more than twice the elements.
+    mean, mean_square = moment_sums(X, None) / X.shape[0]
+    is_far = (2 * mean**2 > mean_square) & (centre != 0)
+    distant, rest = np.flatnonzero(is_far), np.flatnonzero(~is_far)
+    near, centre_near = X[:, rest], centre[rest]
+    along = near @ centre_near
+    products = np.asarray((near @ near.T).toarray())
     products -= along + along[:, np.newaxis]
-    products += centre @ centre
+    products += centre_near @ centre_near
+    far, width = X.tocsc(), max(1, _CHUNK // X.shape[0])
+    for start in range(0, len(distant), width):
+        some = distant[start : start + width]
+        centred = far[:, some].toarray() - centre[some]
+        products += centred @ centred.T
     return products

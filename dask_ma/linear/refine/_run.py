@@ -35,6 +35,9 @@ from dask_ma.supervised._problem import Problem
 # thread took 81 ms and not 105 with as many, and with half of them 57 and not 54: the
 # work that is saved grows with the columns, but not the two small messages it takes.
 _LEAST_SHARED = 2**20
+# What rounding of the values of few rows may leave of the objective: kinks lie at some
+# of them, and no step could bring the objective nearer.
+_ROUNDING = 1e-8
 # Most weights of all problems with which every rank makes the search. It keeps twenty
 # vectors of them then: 40 MiB at most.
 _MOST_MIRRORED = 2**18
@@ -389,26 +392,48 @@ class FewRowsRefinement(Refinement):
                 coordinates,
                 start,
                 self._add_up,
-                ZERO,
             )
+        points, objectives, _ = self._optimum
+        self._best = Best(start, coordinates)
+        self._best.objectives[:] = objectives
+        # Of kinked losses no derivative is asked for, and any width will do.
+        widths, none = np.full(len(points), coordinates.spread), np.zeros(len(points))
+        columns = np.zeros((len(points), 0), dtype=np.intp)
+        problems = np.arange(len(points))
+        self._request = Request(problems, points, widths, none, columns)
+        # Rounding may have made it another one than the products tell.
+        self._parts = self._prepare(self._evaluate())
         return self._rows.work()
-
-    def measure(self) -> list[np.ndarray]:
-        return [] if self._is_due else super().measure()
 
     def record(self, record: Record, sums: list[np.ndarray]) -> None:
         if not self._is_due:
             super().record(record, sums)
             return
-        before, found = self._before, self._optimum
-        record["objective"] = found.objective
-        record["excess"] = found.gap / found.objective if found.objective else 0.0
-        self._is_done = before.has_converged = found.is_converged
-        before.current = found.model
+        best, before, optimum = self._best, self._before, self._optimum
+        assert best is not None
+        best.update(self._request, self._find(sums))
+        penalties = best.coordinates.penalties(self._request.points)
+        mean = float(best.objectives.mean())
+        verdict = self._judge(mean, optimum.bound(penalties))
+        record["objective"], record["excess"] = mean, verdict.excess
+        self._is_done = before.has_converged = verdict.is_converged
+        before.current = best.model
         before.n_refined += 1
         before.n_rounds = self.n_rounds
-        if not found.is_converged:  # steps begin anew from the better one
+        if not verdict.is_converged:  # steps begin anew from the better one
             self._best = self._next = None
+
+    def _judge(self, mean: float, bound: float) -> Verdict:
+        """What rank 0 makes of the objective, and of what no model is below."""
+        start = float(self._optimum.before.mean())
+        least = ZERO * start if np.isfinite(start) else 0.0
+        gap = max(0.0, mean - bound) if np.isfinite(mean - bound) else np.inf
+        tol = max(self._before.params.refine_tol, _ROUNDING)
+        is_near = gap <= tol * max(abs(mean), least)
+        is_converged = bool(is_near and np.isfinite(gap))
+        excess = gap / abs(mean) if mean else 0.0
+        told = (excess, is_converged, is_converged)
+        return Verdict(*broadcast(self.context.group, told))
 
 
 class SharedRefinement(Refinement):
