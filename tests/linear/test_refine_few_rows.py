@@ -4,6 +4,7 @@ Genes, spectra and short texts are like that.
 """
 
 import warnings
+from types import SimpleNamespace
 
 import dask
 import numpy as np
@@ -361,3 +362,34 @@ def test_steps_go_on_after_a_look_in_between(monkeypatch):
     assert len(refined) > 6
     assert refined[5]["objective"] == pytest.approx(refined[4]["objective"], rel=1e-6)
     assert refined[-1]["excess"] <= model.refine_tol
+
+
+@pytest.mark.parametrize(
+    ("loss", "shape", "density", "after"),
+    [
+        ("hinge", (1200, 1000), 1.0, 0),
+        ("log_loss", (1200, 1000), 1.0, 100),  # others often need few rounds
+        ("log_loss", (600, 1000), 1.0, 0),
+        ("hinge", (1200, 500), 1.0, 100),  # too few features
+        ("hinge", (600, 50_000), 1.0, 100),  # too many products
+        ("hinge", (600, 20_000), 1.0, 0),
+        ("hinge", (1200, 60_000), 0.1, 100),
+        ("hinge", (1200, 60_000), 0.01, 0),
+        ("hinge", (2000, 3000), 1.0, 100),
+        ("hinge", (2100, 3000), 1.0, None),
+        ("perceptron", (100, 1000), 1.0, None),
+    ],
+)
+def test_when_the_products_are_looked_at(loss, shape, density, after):
+    """At first where they take about half a second, later where they take some."""
+    n_rows, n_features = shape
+    params = SimpleNamespace(
+        refine="auto", loss=loss, penalty="l2", alpha=1e-4, l1_ratio=0.0
+    )
+    problem = SimpleNamespace(
+        n_problems=1,
+        total_rows=n_rows,
+        total_stored=int(density * n_rows * n_features),
+        shard=SimpleNamespace(n_features=n_features),
+    )
+    assert _few_rows.few_rows_round(params, problem) == after
