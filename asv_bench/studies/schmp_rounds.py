@@ -8,9 +8,9 @@ Hessian, the small problem, and the waits for other ranks, which are inside the 
 
 Run ``python schmp_rounds.py``; the defaults take about a minute and 2 GB of memory.
 ``--columns 500000`` is the size of the paper's set of Alzheimer's disease. On hosts
-with links of a given rate:
+with half a core and half a link of 1 Gbit/s each, where two cores are all there are:
 
-    python shaped_hosts.py --rate 1gbit schmp_rounds.py --processes 1 4
+    python shaped_hosts.py --cores 0.5 --rate 500mbit schmp_rounds.py --processes 1 4
 """
 
 from __future__ import annotations

@@ -7,6 +7,13 @@ root and the commands ``ip`` and ``tc``; nothing is left behind.
 
     python shaped_hosts.py --rate 100mbit mpca_lead.py --data FOLDER --link "100 Mbit/s"
 
+Hosts share the cores of the machine, which flatters one worker beside many. ``--cores``
+gives each worker the same share of a core, however many are at work, by a control group
+(version 1 or 2). Half a core each and links of half the rate are hosts of a core each
+on which time goes by half as fast:
+
+    python shaped_hosts.py --cores 0.5 --rate 500mbit schmp_rounds.py --processes 1 4
+
 All that follows the name of the study goes to the study, and ``--scheduler`` with the
 address of the scheduler.
 """
@@ -27,6 +34,8 @@ _BURST, _QUEUE = "128kb", "1mb"
 _PATIENCE = 60  # seconds for processes to start or to end
 _SCHEDULER = "distributed.cli.dask_scheduler"
 _WORKER = "distributed.cli.dask_worker"
+_GROUPS = Path("/sys/fs/cgroup")
+_PERIOD = 10_000  # microseconds, within which a worker gets its share of a core
 
 
 def ip(*arguments: str) -> None:
@@ -73,15 +82,39 @@ def hosts(n_hosts: int, rate: str) -> Iterator[list[str]]:
 
 
 @contextmanager
-def running(host: str, command: Sequence[str], log: Path) -> Iterator[None]:
+def share(name: str, cores: float | None) -> Iterator[Path | None]:
+    """File of a control group, to which the number of a process is written."""
+    if cores is None:
+        yield None
+        return
+    older, quota = _GROUPS / "cpu", int(cores * _PERIOD)
+    group = (older if older.is_dir() else _GROUPS) / name
+    group.mkdir()
+    try:
+        if older.is_dir():
+            (group / "cpu.cfs_period_us").write_text(str(_PERIOD))
+            (group / "cpu.cfs_quota_us").write_text(str(quota))
+        else:
+            (group / "cpu.max").write_text(f"{quota} {_PERIOD}")
+        yield group / "cgroup.procs"
+    finally:
+        group.rmdir()
+
+
+@contextmanager
+def running(
+    host: str, command: Sequence[str], log: Path, cores: float | None = None
+) -> Iterator[None]:
     """A program of Python on a host, for as long as it is needed."""
-    with log.open("w") as file:
+    with share(host, cores) as group, log.open("w") as file:
         process = subprocess.Popen(
             ["ip", "netns", "exec", host, sys.executable, *command],
             stdout=file,
             stderr=subprocess.STDOUT,
         )
         try:
+            if group is not None:
+                group.write_text(str(process.pid))
             yield
         finally:
             process.terminate()
@@ -89,10 +122,11 @@ def running(host: str, command: Sequence[str], log: Path) -> Iterator[None]:
                 process.wait(_PATIENCE)
             except subprocess.TimeoutExpired:
                 process.kill()
+                process.wait()
 
 
 @contextmanager
-def cluster(names: Sequence[str], folder: Path) -> Iterator[str]:
+def cluster(names: Sequence[str], folder: Path, cores: float | None) -> Iterator[str]:
     """Address of a scheduler on the first host, with a worker on each other one."""
     scheduler = f"tcp://{address(0)}:8786"
     common = ["--no-dashboard"]
@@ -103,7 +137,7 @@ def cluster(names: Sequence[str], folder: Path) -> Iterator[str]:
             own = ["-m", _WORKER, scheduler, "--host", address(number), "--nthreads"]
             own += ["1", "--no-nanny", "--local-directory", str(folder), *common]
             log = folder / f"worker-{number}.log"
-            stack.enter_context(running(name, own, log))
+            stack.enter_context(running(name, own, log, cores))
         yield scheduler
 
 
@@ -116,6 +150,7 @@ def main() -> int:
     add = parser.add_argument
     add("--hosts", type=int, default=4, help="with a worker each")
     add("--rate", default="1gbit", help="of each link, as tc has it; none: no limit")
+    add("--cores", type=float, help="share of a core, for each worker")
     add("study", help="a program that takes --scheduler")
     add("rest", nargs=argparse.REMAINDER, help="what else the study gets")
     args = parser.parse_args()
@@ -124,7 +159,7 @@ def main() -> int:
     with (
         TemporaryDirectory() as folder,
         hosts(args.hosts + 1, args.rate) as names,
-        cluster(names, Path(folder)) as scheduler,
+        cluster(names, Path(folder), args.cores) as scheduler,
     ):
         command = [sys.executable, args.study, *args.rest, "--scheduler", scheduler]
         return subprocess.run(["ip", "netns", "exec", names[0], *command]).returncode
