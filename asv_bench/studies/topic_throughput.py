@@ -3,18 +3,18 @@
 Every rank has as many documents of a corpus, some of them also on another rank: a rank
 has the same work, and the table of words and topics travels past more of them. Where
 there are more ranks than processors, ranks share them, and what one would do alone is
-worked out from the seconds of a rotation: ``ranks / processors`` times as much. Links
-should then be slower by the same factor, as if time went by more slowly for all.
+worked out from the seconds of a rotation and its share of a processor. Links should
+then be slower by the same factor, as if time went by more slowly for all.
 
 Processes that run side by side take caches and memory away from each other, which is a
 matter of the machine. So as many fits of one rank each follow, all at the same time,
-in processes of their own without a cluster, each with the documents of one rank: what a
-rank loses against them is what it is to exchange blocks, and to wait.
-On hosts with links of 1 Gbit/s, with two processors:
+each in a process of its own that a worker starts, with the documents of one rank: what
+a rank loses against them is what it is to exchange blocks, and to wait.
+On hosts with links of 1 Gbit/s, with two processors, of which something is left for the
+scheduler and the client, and time that goes by a quarter as fast:
 
-    python shaped_hosts.py --hosts 2 --rate 1gbit topic_throughput.py --ranks 1 2
-    python shaped_hosts.py --hosts 4 --rate 500mbit topic_throughput.py --ranks 4
-    python shaped_hosts.py --hosts 8 --rate 250mbit topic_throughput.py --ranks 8
+    python shaped_hosts.py --hosts 8 --cores 0.24 --rate 240mbit topic_throughput.py \
+        --share 0.24 --ranks 1 2 4 8
 
 ``$DASK_MA_DATA``, or ``--data``, holds the corpora. Seconds of a rotation are medians,
 from the third on; they include the copies of topics that ranks make for each other
@@ -25,9 +25,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ from scipy import sparse  # noqa: E402
 
 from dask_ma import SchMPLDA  # noqa: E402
 
-_TRIM = "MALLOC_TRIM_THRESHOLD_"
+_OF_A_FIT = ("data", "corpus", "documents", "components", "sampler", "rotations")
 
 
 def rows_of(path: Path, first: int, n_documents: int) -> Any:
@@ -91,23 +90,28 @@ def seconds_of(history: list[dict[str, Any]]) -> float:
     return float(np.median(np.diff([record["time"] for record in history])))
 
 
-def fit_alone(path: Path, first: int, args: argparse.Namespace) -> float:
+def fit_alone(first: int, args: argparse.Namespace) -> float:
     """Seconds of a rotation of a fit on one rank, of this process."""
+    path = args.data / args.corpus / "X_train.npz"
     return seconds_of(fit(rows_of(path, first, args.documents), 1, args))
 
 
 def side_by_side(client: Client, n_ranks: int, args: argparse.Namespace) -> float:
     """The same of as many processes at the same time, on average."""
-    path = args.data / args.corpus / "X_train.npz"
-    # Workers of a nanny give memory back as soon as it is free: so should these.
-    for threshold in filter(None, client.run(os.environ.get, _TRIM).values()):
-        os.environ[_TRIM] = threshold
-    with ProcessPoolExecutor(n_ranks, get_context("spawn")) as pool:
-        fits = [
-            pool.submit(fit_alone, path, n * args.documents, args)
-            for n in range(n_ranks)
-        ]
-        return float(np.mean([each.result() for each in fits]))
+    given = [f"--{name}={getattr(args, name)}" for name in _OF_A_FIT]
+    command = [sys.executable, str(Path(__file__).resolve()), *given]
+    workers = sorted(client.scheduler_info(n_workers=-1)["workers"])[:n_ranks]
+    fits = [
+        client.submit(
+            subprocess.check_output,
+            [*command, f"--alone={n * args.documents}"],
+            text=True,
+            workers=[worker],
+            pure=False,
+        )
+        for n, worker in enumerate(workers)
+    ]
+    return float(np.mean([float(seconds) for seconds in client.gather(fits)]))
 
 
 def measure(client: Client, n_ranks: int, args: argparse.Namespace) -> None:
@@ -117,14 +121,14 @@ def measure(client: Client, n_ranks: int, args: argparse.Namespace) -> None:
     seconds, alone = seconds_of(history), side_by_side(client, n_ranks, args)
     waiting = np.median([record["seconds_waiting"] for record in history])
     sent = np.median([record["bytes_sent"] for record in history]) / n_ranks
-    shared = max(1.0, n_ranks / args.processors)
+    share = args.share or min(1.0, os.cpu_count() / n_ranks)
     print(
         f"{n_ranks} ranks: {n_tokens / n_ranks / 1e6:.2f} M tokens each, "
         f"{seconds:.2f} s a rotation, {waiting:.2f} of them waiting, "
         f"{sent / 1e6:.1f} MB sent by each; "
         f"{alone:.2f} s on a rank that is alone, beside as many others: throughput "
         f"{alone / seconds:.2f} of theirs; "
-        f"{n_tokens / n_ranks / seconds * shared / 1e6:.2f} M tokens/s of a rank with "
+        f"{n_tokens / n_ranks / seconds / share / 1e6:.2f} M tokens/s of a rank with "
         "a processor of its own",
         flush=True,
     )
@@ -144,13 +148,17 @@ def main() -> None:
     add("--sampler", choices=("exact", "metropolis"), default="exact")
     add("--rotations", type=int, default=8)
     add("--ranks", type=int, nargs="+", default=[1, 2, 4, 8])
-    add("--processors", type=int, default=os.cpu_count())
+    add("--share", type=float, help="of a processor, that each rank has")
     add("--no-copies", action="store_true", help="of topics, for a lost worker")
     add("--scheduler", help="address, instead of processes of this machine")
+    add("--alone", type=int, help="seconds of one fit from this document on, no more")
     args = parser.parse_args()
     if args.data is None:
         parser.error("--data or DASK_MA_DATA must name the folder with the corpora")
     args.words = sparse.load_npz(args.data / args.corpus / "X_train.npz").shape[1]
+    if args.alone is not None:
+        print(fit_alone(args.alone, args))
+        return
     loss = "raise" if args.no_copies else "restart"
     for n_ranks in args.ranks:
         one = Client(args.scheduler) if args.scheduler else local_cluster(n_ranks)
