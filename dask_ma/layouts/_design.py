@@ -386,16 +386,36 @@ def _sparse_cross(
     columns: Any, left: np.ndarray, right: np.ndarray, weight: np.ndarray
 ) -> np.ndarray:
     """Products of sparse columns, some of the right ones made dense at a time."""
-    # The transpose of CSC is CSR, for which the product is fast; taking out the left
-    # columns costs more than working out some products too many.
-    result = np.zeros((columns.shape[1], len(right)))
-    step = at_once(columns.shape[0])
-    for start in range(0, len(right), step):
-        part = slice(start, start + step)
-        dense = columns[:, right[part]].toarray(order="C")
-        dense *= weight[:, np.newaxis]
-        result[:, part] = columns.T @ dense
-    return result[left]
+    step, n = at_once(columns.shape[0]), len(right)
+    if n <= step:
+        # Taking out the left columns costs more than some products too many.
+        return np.asarray(_times_dense(columns, columns[:, right], weight)[left])
+    # Those of the right columns with each other are worked out once, and by the stored
+    # elements of the one that has fewer: next to frequent words most have few.
+    by_size = np.argsort(-np.diff(columns.indptr)[right], kind="stable")
+    is_other = np.ones(columns.shape[1], dtype=bool)
+    is_other[right] = False
+    order = np.concatenate([right[by_size], np.flatnonzero(is_other)])
+    columns = columns[:, order]
+    result = np.empty((len(order), n))
+    for start in range(0, n, step):
+        stop = min(n, start + step)
+        found = _times_dense(columns[:, start:], columns[:, start:stop], weight)
+        result[start:, start:stop] = found
+        result[start:stop, stop:n] = found[stop - start : n - start].T
+    places = np.empty(len(is_other), dtype=np.int64)
+    places[order] = np.arange(len(order))
+    back = np.empty(n, dtype=np.int64)
+    back[by_size] = np.arange(n)
+    return result[np.ix_(places[left], back)]
+
+
+def _times_dense(columns: Any, right: Any, weight: np.ndarray) -> np.ndarray:
+    """Weighted products of sparse columns with some that are made dense."""
+    dense = right.toarray(order="C")
+    dense *= weight[:, np.newaxis]
+    # The transpose of CSC is CSR, for which the product is fast.
+    return np.asarray(columns.T @ dense)
 
 
 def is_among(values: np.ndarray, among: np.ndarray) -> np.ndarray:

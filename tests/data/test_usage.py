@@ -468,6 +468,19 @@ def test_columns_of_a_neighbour_do_not_count_twice(monkeypatch, run_ranks):
     assert run_ranks(on_rank, 3) == [True, True, False]
 
 
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_rows_in_memory_ask_nothing_of_it(monkeypatch, run_ranks, n_ranks):
+    """To ask takes a third of a short fit, as freed memory is given back for it."""
+    shard = Shard([Block(np.ones((5, 5)), None, None, 0, 0)], 5, np.dtype(float))
+
+    def refused():
+        raise AssertionError("nobody wants to know")
+
+    monkeypatch.setattr(_read_columns, "memory_taken", refused)
+    found = run_ranks(lambda group: _read_columns.is_read(group, shard), n_ranks)
+    assert found == [False] * n_ranks
+
+
 # What becomes of rows ---------------------------------------------------------------
 
 

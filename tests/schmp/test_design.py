@@ -549,3 +549,33 @@ def test_membership_in_sorted_integers_is_that_of_numpy(among: list[int]) -> Non
     values = np.array([4, 0, 3, 10, 9, 4])
     others = np.array(among, dtype=np.int64)
     np.testing.assert_array_equal(is_among(values, others), np.isin(values, others))
+
+
+def test_products_go_by_the_columns_that_have_less(monkeypatch):
+    """Of words, few are frequent, and each of two has the same product."""
+    rng = np.random.default_rng(0)
+    n_rows, n_columns, n_at_once = 400, 60, 6
+    X = rng.normal(size=(n_rows, n_columns))
+    X[rng.random(X.shape) > 2.0 / np.arange(2, n_columns + 2)] = 0
+    X = X[:, rng.permutation(n_columns)]
+    weight = rng.uniform(0.5, 2, n_rows)
+    monkeypatch.setattr(_design, "at_once", lambda length: n_at_once)
+    inner, worked = _design._times_dense, []
+
+    def counted(columns, right, weight):
+        worked.append(columns.nnz * right.shape[1])
+        return inner(columns, right, weight)
+
+    monkeypatch.setattr(_design, "_times_dense", counted)
+    columns, everything = sparse.csc_array(X), np.arange(n_columns)
+    some = rng.permutation(n_columns)[:40]
+    for left, right in (
+        (everything, everything),
+        (everything, some),
+        (some[::2], some),
+    ):
+        found = _design._sparse_cross(columns, left, right, weight)
+        expected = X[:, left].T @ (X[:, right] * weight[:, np.newaxis])
+        np.testing.assert_allclose(found, expected, atol=1e-10)
+    whole = columns.nnz * n_columns
+    assert 0 < sum(worked[: n_columns // n_at_once]) < 0.3 * whole

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import sklearn
 from scipy.optimize import nnls
 from sklearn.linear_model import Lasso, lasso_path
 
@@ -259,3 +260,18 @@ def test_sweeps_between_newton_steps(monkeypatch):
     solve(quadratic(X, y, 1e-3))
     assert {n for n, _ in sweeps if n > 240} and {n for n, _ in sweeps if n < 240}
     assert all(most == max(60, n // 4) for n, most in sweeps)
+
+
+def test_parameters_of_sweeps_are_not_checked(monkeypatch):
+    """Each turn has some sweeps, which take less than checks of their parameters."""
+    is_unchecked = []
+    inner = sklearn.linear_model.enet_path
+
+    def spied(*args, **kwargs):
+        is_unchecked.append(sklearn.get_config()["skip_parameter_validation"])
+        return inner(*args, **kwargs)
+
+    monkeypatch.setattr(sklearn.linear_model, "enet_path", spied)
+    solve(quadratic(*make_rows(60, 10), 0.1))
+    assert is_unchecked and all(is_unchecked)
+    assert not sklearn.get_config()["skip_parameter_validation"]

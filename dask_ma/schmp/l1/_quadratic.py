@@ -315,10 +315,13 @@ def _descent(
 ) -> np.ndarray:
     """scikit-learn's coordinate descent on a Gram matrix, of shape (m, n_alphas)."""
     # Only rank 0 comes here.
+    from sklearn import config_context
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import enet_path
 
-    with _FILTERS, warnings.catch_warnings():
+    # To check the parameters takes longer than to sweep over a hundred coefficients.
+    is_checked = config_context(skip_parameter_validation=True)
+    with is_checked, _FILTERS, warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # it is to stop early
         _, path, _ = enet_path(
             np.empty((1, len(start))),  # one row, so that alpha means what l1 does
