@@ -89,10 +89,9 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearButterfly):
     mixing_period : int or "auto", default="auto"
         Steps from one exchange to the next, at least 1; the last step of a pass is
         followed by one in any case. With 1, as in the paper, each step is. "auto"
-        leaves a pass at least ``2 log2(ranks)`` exchanges, by which all ranks hear of
-        each other twice, and twice as many where the ranks have rows of different
-        classes; 1 where it has fewer steps than twice as many, or with
-        ``batch_size="timed"``.
+        leaves a pass at least ``log2(ranks)`` exchanges, by which all ranks hear of
+        each other, and four times as many where the ranks have rows of different
+        classes; 1 where it has fewer steps than that, or with ``batch_size="timed"``.
     random_state : int, RandomState instance or None, default=None
         Seed of the shuffles and of the validation rows.
     learning_rate : {"adaptive", "invscaling"}, default="adaptive"

@@ -51,7 +51,15 @@ class Simulation:
         self.t = 1
         self.n_exchanges = 0
         depth = math.ceil(math.log2(self.size)) if self.size > 1 else 1
-        usual = max(1, self.n_steps // (self.n_mixings() * depth))
+        least = self.n_mixings() * depth
+        enough = [
+            period
+            for period in range(1, self.n_steps + 1)
+            if math.ceil(self.n_steps / period) >= least
+        ]
+        # Not one after which the last exchange follows another one at once.
+        exact = math.ceil(self.n_steps / least)
+        usual = exact if exact in enough else max(1, self.n_steps // least)
         self.period = params.get("mixing_period", usual)
         self.eta = params["eta0"]
         self.averaged = []  # mean models after the steps that the mean is made of
@@ -70,7 +78,7 @@ class Simulation:
                 distance += abs(own / len(some) - all_ / len(every)) / 2
             if distance > max(0.2, 1.5 * math.sqrt(len(classes) / len(some))):
                 return 4
-        return 2
+        return 1
 
     def run(self, n_passes: int) -> tuple[np.ndarray, np.ndarray]:
         """Make some passes, and the next steps shorter where one has failed."""

@@ -122,6 +122,7 @@ def test_the_fit_is_that_with_the_size_chosen(binary):
         random_state=0,
         n_ranks=4,
         batch_size=auto.history_[0]["batch_size"],
+        mixing_period=1,
     ).fit(X, y)
     np.testing.assert_array_equal(auto.coef_, again.coef_)
     assert auto.t_ == again.t_

@@ -118,10 +118,10 @@ def test_a_model_worse_than_the_start_is_not_refined(binary):
     params = {"learning_rate": "invscaling", "tol": 1e-3, "max_iter": 2, "alpha": 0.01}
     risen = pytest.warns(UserWarning, match="the objective has risen from 0.693")
     with pytest.warns(ConvergenceWarning, match="maximum of 2 rounds"), risen:
-        bad = fit(binary, **params, eta0=1e3, refine=None)
-    model = fit(binary, **params, eta0=1e3, refine_max_iter=30)
+        bad = fit(binary, **params, eta0=1e4, refine=None)
+    model = fit(binary, **params, eta0=1e4, refine_max_iter=30)
     assert bad.history_[-1]["objective"] > 1
-    long = fit(binary, **{**params, "max_iter": 500}, eta0=1e3)
+    long = fit(binary, **{**params, "max_iter": 500}, eta0=1e4)
     assert sum("eta" in record for record in long.history_) == 5  # and no more in vain
     assert [r for r in model.history_ if r.get("refined")][0]["objective"] <= np.log(2)
 
