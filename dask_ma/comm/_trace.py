@@ -33,6 +33,7 @@ TIMELINE_DTYPE = np.dtype(
 )
 
 _CODES = {kind: code for code, kind in enumerate(KINDS)}
+_BESIDE = _CODES["exchange"]  # noted once it is over, by :meth:`Trace.add_beside`
 _SPAN = struct.Struct("=ddqii")
 _SPAN_DTYPE = np.dtype(
     [
@@ -87,11 +88,6 @@ class Trace:
         self._n_spans = 0
         # Memory of NumPy's zeros is not taken before it is written to.
         self._buffer = np.zeros(max_spans * _SPAN.size, dtype=np.uint8).data
-        self._activities = {
-            kind: _Span(self, code)
-            for kind, code in _CODES.items()
-            if kind != "exchange"
-        }
         self._open: list[tuple[int, int]] = []  # kind and peer, the innermost last
         self._mark = 0.0  # since when the innermost one has been going on
         # Clocks of different hosts are compared by the time of day, which may jump;
@@ -111,10 +107,12 @@ class Trace:
         kind : {"compute", "evaluate", "aggregate", "send", "wait"}
             What goes on in it, but for what is noted in between.
         """
-        if kind not in self._activities:
-            known = ", ".join(self._activities)
+        code = _CODES.get(kind, _BESIDE)
+        if code == _BESIDE:
+            known = ", ".join(name for name in _CODES if name != "exchange")
             raise ValueError(f"kind must be one of {known}, got {kind!r}")
-        return self._activities[kind]
+        # Not kept here: in a cycle the buffer, and more, would outlive the rank.
+        return _Span(self, code)
 
     def add_beside(self, start: float, stop: float, nbytes: int) -> None:
         """Note an exchange in the background, whatever went on meanwhile.
@@ -126,7 +124,7 @@ class Trace:
         nbytes : int
             Bytes of the arrays exchanged.
         """
-        self._put(_CODES["exchange"], start, stop, _NOBODY, nbytes)
+        self._put(_BESIDE, start, stop, _NOBODY, nbytes)
 
     def begin(self, kind: int, peer: int = _NOBODY) -> None:
         """Begin an activity within the present one; `kind` is a position in `KINDS`."""

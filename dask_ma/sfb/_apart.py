@@ -26,23 +26,19 @@ class StepsApart:
         With more than a batch, one with a common length of steps.
     n_batches : int
         Batches from one exchange to the next.
-    find : callable
-        ``find(matrix, batch)`` gives the factors of a batch.
     """
 
-    def __init__(
-        self,
-        model: FactorModel,
-        n_batches: int,
-        find: Callable[[ParameterMatrix, Batch], Factors],
-    ) -> None:
+    def __init__(self, model: FactorModel, n_batches: int) -> None:
         self._model = model
         self._n_batches = n_batches
-        self._find = find
         self._copy: ParameterMatrix | None = None
 
     def factors(
-        self, matrix: ParameterMatrix, batches: Iterator[Batch], scale: float
+        self,
+        matrix: ParameterMatrix,
+        batches: Iterator[Batch],
+        scale: float,
+        find: Callable[[ParameterMatrix, Batch], Factors],
     ) -> Factors:
         """Factors of the next batches, each found after the steps of those before.
 
@@ -54,6 +50,9 @@ class StepsApart:
             Those of a pass that are left, at least one.
         scale : float
             What products of factors are multiplied by.
+        find : callable
+            ``find(matrix, batch)`` gives the factors of a batch. It is not kept: who
+            owns this would be kept by it.
 
         Returns
         -------
@@ -61,7 +60,7 @@ class StepsApart:
             Of all their rows. The model's common step knows of what they bring.
         """
         if self._n_batches == 1:
-            return self._find(matrix, next(batches))
+            return find(matrix, next(batches))
         local, common = self._copy_of(matrix), self._model.common_step
         assert common is not None
         is_view = view_of(self._model) is not None
@@ -69,7 +68,7 @@ class StepsApart:
         change = 0.0
         for batch in islice(batches, self._n_batches):
             before = common.products
-            factors = self._find(local, batch)
+            factors = find(local, batch)
             local.subtract(factors, scale, self._model.intercept_scale)
             if is_view and parts:  # else it follows from the squares
                 products = np.vdot(factors.u, matrix.product(factors.v))

@@ -138,7 +138,7 @@ class BroadcastEngine:
             make = partial(make_optimizer, self.matrix.values.size)
             self.optimizer = self._process.one_if_same(make)
         self._common = model.common_step if self._agrees else None
-        self._apart = StepsApart(model, settings.n_apart, self._compute)
+        self._apart = StepsApart(model, settings.n_apart)
 
     def run_pass(self) -> None:
         """Go over the rows of all ranks once; a collective call."""
@@ -154,7 +154,8 @@ class BroadcastEngine:
         for step in range(n_exchanges):
             with self._log.computing():
                 scale = self._scale(self.iteration)
-                factors = self._apart.factors(self.matrix, batches, scale)
+                parts = self.matrix, batches, scale, self._compute
+                factors = self._apart.factors(*parts)
             if self._matrices is None:
                 self._exchange_factors(factors)
             else:

@@ -191,7 +191,7 @@ def test_the_linear_part_of_steps_that_follow_each_other(operator):
         common.own_curvature += common.curvature(square, factors.u.sum(axis=0))
         return factors
 
-    found = StepsApart(model, 3, find).factors(start, iter("abc"), scale)
+    found = StepsApart(model, 3).factors(start, iter("abc"), scale, find)
     np.testing.assert_array_equal(found.u, np.concatenate([p.u for p in parts]))
     direct = sum(float((p.u * start.product(p.v)).sum()) for p in parts)
     assert common.gain == pytest.approx(direct)

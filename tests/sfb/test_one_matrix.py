@@ -1,7 +1,9 @@
 """Ranks of a process that have the same matrix at all times have it together."""
 
+import gc
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import dask
@@ -11,7 +13,11 @@ from scipy import sparse
 from sklearn.datasets import load_iris
 from traced import traced
 
-from dask_ma import SFBLogisticRegression, SFBMetricLearner
+from dask_ma import (
+    SFBDictionaryLearning,
+    SFBLogisticRegression,
+    SFBMetricLearner,
+)
 from dask_ma.comm import LocalGroup
 from dask_ma.sfb import Exchange, FactorModel, ParameterMatrix, run
 from dask_ma.sfb._best import Best
@@ -131,6 +137,53 @@ def test_memory_of_dual_ascent(monkeypatch, penalty, content):
     # matrix and its coefficients.
     most = 2.8 if (content, penalty) == ("factors", "l2") else 3.8
     assert memory.peak <= most * n_classes * n_features * 4
+
+
+@pytest.fixture
+def uncollected():
+    """No cycle of objects is found and freed."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("n_ranks", [1, 4])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda X, y, n: SFBLogisticRegression(
+            solver="sgd", max_iter=2, tol=None, refine=False, n_ranks=n
+        ).fit(X, y),
+        lambda X, y, n: SFBLogisticRegression(
+            solver="sdca", max_iter=2, tol=None, refine=False, n_ranks=n
+        ).fit(X, y),
+        lambda X, y, n: run(
+            Large(L2(0.1)), X, n_passes=2, n_ranks=n, communication="full_matrix"
+        ),
+        lambda X, y, n: SFBMetricLearner(8, max_iter=2, n_ranks=n).fit(X, y),
+        lambda X, y, n: SFBDictionaryLearning(8, max_iter=2, n_ranks=n).fit(X),
+    ],
+    ids=["sgd", "sdca", "run", "metric", "dictionary"],
+)
+@pytest.mark.filterwarnings("ignore")  # few passes
+def test_nothing_outlives_a_fit(uncollected, make, n_ranks):
+    """Neither a second matrix, for the next fit to come on top of, nor the rows."""
+    rng = np.random.default_rng(0)
+    y = np.arange(64) % 32
+    make(rng.normal(size=(64, 10)).astype(np.float32), y, n_ranks)  # loads modules
+    X = rng.normal(size=(64, 20_000)).astype(np.float32)
+    with traced() as memory:
+        result = make(X, y, n_ranks)
+    matrix = next(
+        getattr(result, name)
+        for name in ("coef_", "matrix", "components_")
+        if hasattr(result, name)
+    )
+    assert memory.left <= matrix.nbytes + 1e6
+    rows = weakref.ref(X)
+    del X
+    assert rows() is None
 
 
 def places(engines):

@@ -7,11 +7,14 @@ from types import SimpleNamespace
 
 @contextmanager
 def traced():
-    """``with traced() as memory:``, and ``memory.peak`` is how many bytes that took."""
-    memory = SimpleNamespace(peak=None)
+    """``with traced() as memory:``, and ``memory.peak`` is how many bytes that took.
+
+    ``memory.left`` is how many of them there are at the end.
+    """
+    memory = SimpleNamespace(peak=None, left=None)
     tracemalloc.start()
     try:
         yield memory
-        memory.peak = tracemalloc.get_traced_memory()[1]
+        memory.left, memory.peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -50,7 +51,8 @@ class Saver:
     """
 
     def __init__(self, context: Progress, fit_info: FitInfo) -> None:
-        self._context = context
+        # No cycle, in which what a rank has would outlive it.
+        self._context: Progress = weakref.proxy(context)
         self._group = context.group
         self._fit_info = fit_info
         self._saved_at = monotonic()

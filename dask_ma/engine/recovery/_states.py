@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
@@ -106,7 +107,8 @@ class StateStore:
     def __init__(
         self, context: Progress, fit_info: FitInfo, run_id: str | None, arguments: Any
     ) -> None:
-        self._context = context
+        # No cycle, in which what a rank has would outlive it.
+        self._context: Progress = weakref.proxy(context)
         self._group = context.group
         self._fit_info = fit_info
         self._run_id = run_id
