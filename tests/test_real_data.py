@@ -221,6 +221,7 @@ def fit_genes(estimator, X, y, schedule, n_ranks, layout):
     return estimator.fit(X, y)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", GENES)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_schedules_of_genes(name, schedule):
@@ -238,6 +239,7 @@ def test_schedules_of_genes(name, schedule):
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-4)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     ("name", "fit_intercept"), [("golub", False), ("golub", True), ("gordon", True)]
 )
@@ -357,6 +359,7 @@ def test_logistic_regression_of_queries(queries, record_property, n_ranks, param
         assert found - best <= ours.dual_gap_ + 1e-6
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("name", ["golub", "gordon", "nakayama", "riboflavin"])
 def test_logistic_regression_of_genes_as_they_are(name, n_ranks):

@@ -92,6 +92,7 @@ def test_ranks_and_mixings(lazily, rows, n_ranks, mixing, average, mixing_period
     check(lazily, *rows, n_ranks=n_ranks, average=average, **params)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     "params",
     [
@@ -135,6 +136,7 @@ def test_regression(lazily, rows, loss):
     check(lazily, X, X @ np.sin(np.arange(60.0)) + 2, loss=loss)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("loss", ["log_loss", "hinge"])
 @pytest.mark.parametrize("n_ranks", [1, 3, 4])
 def test_several_classes_and_a_start(lazily, rows, n_ranks, loss):

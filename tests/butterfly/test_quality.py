@@ -64,7 +64,7 @@ def least_log_loss(X, y):
     )
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("n_ranks", [1, 3, 5])
 @pytest.mark.parametrize("name", ["cancer", "iris", "wine"])

@@ -187,6 +187,7 @@ def as_input(kind, client, X, y):
 # Rows that are lost twice -----------------------------------------------------------
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("kind", ["numpy", "lazy", "lazy X"])
 @pytest.mark.parametrize("moment", ["wait_for_workers", "recover_shards"])
 def test_a_second_loss_while_the_first_is_mended(

@@ -81,6 +81,7 @@ def digest(model):
 # Against a slow loop ------------------------------------------------------------------
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 2, 5])
 @pytest.mark.parametrize("loss", sorted(LOSSES))
 def test_classifier_is_gradient_descent(binary, weights, loss, n_ranks):
@@ -273,6 +274,7 @@ def test_ranks_without_rows(inproc_client, binary, aggregation, paradigm):
 # Aggregation --------------------------------------------------------------------------
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("paradigm", PARADIGMS, ids=repr)
 @pytest.mark.parametrize("n_ranks", [1, 2, 5, 8])
 def test_aggregations_agree_bit_for_bit(multi, paradigm, n_ranks):

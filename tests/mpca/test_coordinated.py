@@ -221,6 +221,7 @@ def test_compressed_joint_models_follow_the_equations(n_phases, compression):
     assert np.abs(joints[0][-1] - slow.x).max() > 1e-6
 
 
+@pytest.mark.each
 @every_number_of_phases
 @pytest.mark.parametrize(
     ("compression", "n_bytes"), [(None, 8), ("bf16", 2), ("int8", 1 + 4 / 4096)]
@@ -562,6 +563,7 @@ def run_fit(run_ranks):
     return run
 
 
+@pytest.mark.each
 @every_number_of_phases
 @pytest.mark.parametrize("n_ranks", [1, 2, 4])
 def test_threads_end_with_the_same_joint_model(run_fit, n_ranks, n_phases):

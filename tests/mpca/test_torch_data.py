@@ -278,6 +278,7 @@ def by_pixel():
 LEARNING = {"max_iter": 20, "learning_rate_init": 0.03}
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("source", ["arrays", "lazy", "items"])
 @pytest.mark.parametrize(
     "criterion",

@@ -148,6 +148,7 @@ def copies():
     return X, y, alpha, Lasso(alpha, tol=1e-10, max_iter=10**6).fit(X, y)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("kind", ["squares", "logistic"])
 @pytest.mark.parametrize("depth", [1, 4, 16])
 def test_columns_of_other_ranks_that_depend_on_these(run_ranks, copies, kind, depth):
@@ -312,6 +313,7 @@ def with_plain_intercept(engine):
     return model
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(("n_ranks", "depth", "kind"), LAYOUTS)
 @pytest.mark.parametrize(
     ("classes", "schedule"), [("two", "dynamic"), ("three", "cyclic")]

@@ -111,6 +111,7 @@ def unscreened():
     return {}
 
 
+@pytest.mark.each
 @every_case
 @pytest.mark.parametrize(("n_ranks", "layout"), RANKS)
 def test_screening_changes_nothing(

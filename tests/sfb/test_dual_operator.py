@@ -108,7 +108,7 @@ def objective(W, l1=L1, l2=L2):
 # Optima -------------------------------------------------------------------------------
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @every_size
 @pytest.mark.parametrize("is_columnwise", [True, False])
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array, sparse.csr_matrix])
@@ -195,7 +195,7 @@ def test_a_loss_without_slope(n_ranks):
             return self.dual[batch.rows] @ batch.y
 
     used = X[(X**2).sum(axis=1) > 0], y[(X**2).sum(axis=1) > 0]
-    params = {"n_passes": 400, "batch_size": 4, "random_state": 0, "dtype": None}
+    params = {"n_passes": 250, "batch_size": 4, "random_state": 0, "dtype": None}
     result = run(Machine(), *used, n_ranks=n_ranks, communication="factors", **params)
     svc = LinearSVC(
         loss="hinge", C=1 / (l2 * len(used[0])), fit_intercept=False, tol=1e-9
@@ -295,6 +295,7 @@ def test_ranks_are_as_one_where_steps_are(n_ranks):
     np.testing.assert_allclose(several.matrix, one.matrix, atol=1e-12)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     "params",
     [

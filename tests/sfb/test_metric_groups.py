@@ -130,6 +130,7 @@ def test_pairs_are_those_within_groups(form, monkeypatch):
     assert objective == pytest.approx(total / 1740, rel=1e-4)
 
 
+@pytest.mark.each
 @pytest.mark.usefixtures("groups")
 @pytest.mark.parametrize(
     "params",
