@@ -76,6 +76,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [str(Path(__file__).parent / "shared"), os.environ.get("PYTHONPATH")])
 )
 
+_WAITING = frozenset({"chaos", "faults"})  # folders of tests
 _SETTLE = 10.0  # seconds that a cluster has to forget a run
 _JOIN = 60.0  # seconds after which a rank counts as stuck
 
@@ -100,7 +101,16 @@ def pytest_collection_modifyitems(
     items[:] = [item for item in items if item not in left_out]
     # Files with slow tests come first: at the end one process would wait for the other.
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    files = sorted(
+        {item.path: None for item in items}, key=lambda path: path not in slow
+    )
+    # Those that wait for lost workers take turns with two others each: where all
+    # processes wait at a time, nobody has the processors.
+    waiting = [path for path in files if path.parent.name in _WAITING]
+    others = [path for path in files if path.parent.name not in _WAITING]
+    place = {path: 3 * i for i, path in enumerate(waiting)}
+    place |= {path: 3 * (i // 2) + i % 2 + 1 for i, path in enumerate(others)}
+    items.sort(key=lambda item: place[item.path])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -109,8 +109,8 @@ def test_memory_of_a_token(
     monkeypatch.setattr(_cells, "_CHUNK", 1_000)
     monkeypatch.setattr(_gibbs_proposals, "_RUN_TOKENS", 1_000)
     rng = np.random.default_rng(1)
-    many = sparse.csr_array(rng.poisson(1.5, size=(200, 120)).astype(float))
-    few = many[:50]
+    many = sparse.csr_array(rng.poisson(1.5, size=(400, 120)).astype(float))
+    few = many[:100]
     n_more, slopes = int(many.sum() - few.sum()), []
     for persists in (True, False):
         values = {"dask-ma.data.persist": persists, "dask-ma.data.cache": str(tmp_path)}

@@ -195,7 +195,7 @@ def test_a_loss_without_slope(n_ranks):
             return self.dual[batch.rows] @ batch.y
 
     used = X[(X**2).sum(axis=1) > 0], y[(X**2).sum(axis=1) > 0]
-    params = {"n_passes": 250, "batch_size": 4, "random_state": 0, "dtype": None}
+    params = {"n_passes": 400, "batch_size": 4, "random_state": 0, "dtype": None}
     result = run(Machine(), *used, n_ranks=n_ranks, communication="factors", **params)
     svc = LinearSVC(
         loss="hinge", C=1 / (l2 * len(used[0])), fit_intercept=False, tol=1e-9
