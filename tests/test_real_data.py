@@ -189,6 +189,7 @@ def lasso_value(X, y, model, alpha, l1_ratio):
     return residual @ residual / (2 * len(y)) + alpha * bent
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("name", ["riboflavin", "eyedata"])
 @pytest.mark.parametrize("l1_ratio", [1.0, 0.5])
 @pytest.mark.parametrize("share", [0.3, 0.05])
@@ -272,6 +273,7 @@ def logistic_value(X, y, model, alpha):
     return np.logaddexp(0, -margins).mean() + alpha * np.abs(model.coef_).sum()
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", ["golub", "gordon"])
 @pytest.mark.parametrize("share", [0.3, 0.05])
 def test_logistic_regression_of_genes(name, share):
@@ -488,6 +490,7 @@ def load_ratings(name):
     return pairs[order].astype(int), ratings[order], is_out
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     ("name", "n_components", "best"), [("movielens", 32, 0.842), ("jester", 16, 4.003)]
 )
@@ -510,6 +513,7 @@ def test_ratings_in_stars_and_in_scores(
 # -- L2 penalties of few rows, by model averaging and butterfly mixing -----------------
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("is_scaled", [True, False])
 @pytest.mark.parametrize("name", ["golub", "gordon", "nakayama"])
 def test_hinge_of_genes_with_default_parameters(name, is_scaled):

@@ -202,6 +202,7 @@ def test_a_start_at_the_optimum_ends_the_fit(binary):
     np.testing.assert_allclose(model.coef_, best.coef_, atol=1e-4)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     "params",
     [

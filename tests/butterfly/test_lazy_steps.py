@@ -119,6 +119,7 @@ def test_other_parameters(lazily, rows, n_ranks, params):
     check(lazily, *rows, rtol, **{"n_ranks": n_ranks, **params})
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 4])
 @pytest.mark.parametrize("loss", ["log_loss", "hinge"])
 def test_long_means_of_float32(lazily, rows, monkeypatch, n_ranks, loss):
@@ -155,6 +156,7 @@ def test_numbers_of_32_bits(lazily, rows):
     assert eager.coef_.dtype == np.float32
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("average", [False, True])
 @pytest.mark.parametrize("n_ranks", [1, 4])
 def test_scales_of_many_orders(lazily, rows, n_ranks, average):

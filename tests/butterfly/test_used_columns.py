@@ -300,6 +300,7 @@ def test_a_resumed_fit_keeps_the_order(monkeypatch, tmp_path, rows, y, orders):
     assert (np.diff(numbers) < 0).any()
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("params", [{}, {"average": True}], ids=str)
 @pytest.mark.parametrize("at_first", [1000, np.inf])
 def test_a_fit_goes_on_with_other_columns(

@@ -570,6 +570,7 @@ def leave_soon():
     return strike
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("kind", ["numpy", "persisted"])
 def test_a_worker_that_closes_gracefully(

@@ -417,6 +417,7 @@ def strike_mixing(monkeypatch, tmp_path):
     return arm
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("moment", ["after keeping", "sending"])
 @pytest.mark.parametrize("ranks", [[2], [0, 3]], ids=str)
 def test_butterfly_mixing_restarts(

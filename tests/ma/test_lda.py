@@ -74,6 +74,7 @@ def malda(components, **params):
 # Steps --------------------------------------------------------------------------------
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("n_passes", [1, 3])
 def test_batch_steps_are_those_of_scikit_learn(X, components, n_ranks, n_passes):
@@ -415,6 +416,7 @@ def test_the_prior_of_the_documents_is_learned(learning_method):
     assert fits[1].doc_topic_prior_ == 0.25
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("learning_method", ["batch", "online"])
 @pytest.mark.parametrize("eta", [0.05, 0.5])
 def test_the_prior_of_the_words_is_learned(learning_method, eta):

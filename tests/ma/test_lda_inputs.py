@@ -179,6 +179,7 @@ def _stored_zeros(X):
     return counts
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("kind", sorted(EMPTY))
 @pytest.mark.parametrize("params", [{}, {"learning_method": "batch"}], ids=str)
 def test_documents_without_words_change_nothing(X, kind, params):

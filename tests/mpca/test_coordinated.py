@@ -607,6 +607,7 @@ def test_nobody_waits_for_a_slow_rank(run_fit, weighting):
         np.testing.assert_allclose(ranks[0].network.anchors[k][1], expected, rtol=1e-10)
 
 
+@pytest.mark.each
 @every_weighting
 @every_number_of_phases
 def test_a_rank_without_rows_takes_part_and_has_no_say(run_fit, n_phases, weighting):

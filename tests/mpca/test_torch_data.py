@@ -218,6 +218,7 @@ class Autoencoder(nn.Module):
         return self.layers(X)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("n_ranks", [1, 2])
 def test_targets_of_the_shape_of_rows(lazy, n_ranks):

@@ -278,6 +278,7 @@ def test_one_update_at_a_time_where_weights_leave_few_rows(n_ranks):
     assert np.diff(objectives).max() < 0
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("positive", [False, True])
 @pytest.mark.parametrize("fit_intercept", [False, True])
 def test_options(run_ranks, data, elastic_net, positive, fit_intercept):

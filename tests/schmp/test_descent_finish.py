@@ -150,6 +150,7 @@ def test_three_classes(genes, schedule, layout):
     check_optimal(model, X, y)
 
 
+@pytest.mark.each
 @some_runs
 @pytest.mark.parametrize(("positive", "l1_ratio"), [(True, 1.0), (False, 0.5)])
 def test_signs_and_the_elastic_net(genes, schedule, layout, positive, l1_ratio):
@@ -220,6 +221,7 @@ def test_a_round_that_diverges_ends_early(genes, monkeypatch, n_iterations):
     np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-6)
 
 
+@pytest.mark.each
 @some_runs
 @pytest.mark.parametrize("cls", [SchMPLasso, SchMPLogisticRegression])
 def test_a_resumed_fit_has_the_same_bits(genes, tmp_path, schedule, layout, cls):

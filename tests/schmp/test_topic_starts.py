@@ -171,6 +171,7 @@ def test_blocks_go_round_where_documents_come_in():
     assert visits[:5] == [9, 8, 4, 1, 1]
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(("n_empty", "first"), [(0, 0), (D // 2, 1)])
 @pytest.mark.parametrize("sampler", N_STAGES)
 def test_topics_begin_on_the_first_rank_with_tokens(
@@ -227,6 +228,7 @@ def test_the_same_bits_on_threads_and_processes(sampler, inproc_client, process_
         np.testing.assert_array_equal(model.components_, models[0].components_)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("stop", [2, 5])
 @pytest.mark.parametrize("sampler", N_STAGES)
 def test_a_fit_that_goes_on_begins_anew_or_after_the_stages(

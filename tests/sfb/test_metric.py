@@ -147,6 +147,7 @@ def test_pairs_are_told_apart(loss):
 # Ranks --------------------------------------------------------------------------------
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("content", ["factors", "full_matrix"])
 @pytest.mark.parametrize("how", ["labels", "pairs"])
 def test_any_number_of_ranks(how, content):

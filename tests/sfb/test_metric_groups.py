@@ -205,6 +205,7 @@ def test_steps_of_groups_are_longer():
 # One rank for all ---------------------------------------------------------------------
 
 
+@pytest.mark.each
 @pytest.mark.filterwarnings("ignore:the objective has not fallen")
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("n_ranks", [2, 4])
