@@ -145,8 +145,8 @@ def _stay_on_a_processor() -> None:
 
     Ranks of small fits are threads that take turns at the interpreter. On several
     processors each turn wakes another one up, and threads get in each other's way where
-    NumPy lets go of the interpreter: a fifth of the time of such fits. Processes for
-    which none is left go where there is time.
+    NumPy lets go of the interpreter: a tenth of the processor time of tests. Processes
+    for which none is left go where there is time.
     """
     name = os.environ.get("PYTEST_XDIST_WORKER")
     if name is None or not hasattr(os, "sched_setaffinity"):
