@@ -29,7 +29,7 @@ from distributed.client import (
     _set_global_client,
 )
 from distributed.utils import get_mp_context
-from pairs import pairwise
+from pairs import each, pairwise
 from scipy import sparse, special
 
 import dask_ma
@@ -76,6 +76,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [str(Path(__file__).parent / "shared"), os.environ.get("PYTHONPATH")])
 )
 
+_WAITING = frozenset({"chaos", "faults"})  # folders of tests
 _SETTLE = 10.0  # seconds that a cluster has to forget a run
 _JOIN = 60.0  # seconds after which a rank counts as stuck
 
@@ -83,20 +84,33 @@ _JOIN = 60.0  # seconds after which a rank counts as stuck
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Of tests marked with `pairs`, leave cases with each pair; slow files first."""
+    """Of tests marked with `pairs` or `each`, leave some cases; slow files first."""
     cases: dict[str, list[Any]] = {}
     for item in items:
-        if item.get_closest_marker("pairs"):
+        if item.get_closest_marker("pairs") or item.get_closest_marker("each"):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     left_out = set(chain(*cases.values()))
     for table in cases.values():
+        mark = table[0].get_closest_marker("each")
         # A word for each `parametrize`: what one of them sets belongs together.
-        left_out -= {*pairwise(table, lambda case: case.callspec._idlist)}
+        if mark is None:
+            left_out -= {*pairwise(table, lambda case: case.callspec._idlist)}
+        else:
+            left_out -= {*each(table, lambda case: case.callspec._idlist, *mark.args)}
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
     # Files with slow tests come first: at the end one process would wait for the other.
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    files = sorted(
+        {item.path: None for item in items}, key=lambda path: path not in slow
+    )
+    # Those that wait for lost workers take turns with two others each: where all
+    # processes wait at a time, nobody has the processors.
+    waiting = [path for path in files if path.parent.name in _WAITING]
+    others = [path for path in files if path.parent.name not in _WAITING]
+    place = {path: 3 * i for i, path in enumerate(waiting)}
+    place |= {path: 3 * (i // 2) + i % 2 + 1 for i, path in enumerate(others)}
+    items.sort(key=lambda item: place[item.path])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -122,7 +136,25 @@ def pytest_collection_finish() -> None:
     """
     gc.freeze()
     young, middle, old = gc.get_threshold()
-    gc.set_threshold(young, middle, 10 * old)
+    gc.set_threshold(10 * young, middle, 10 * old)
+    _stay_on_a_processor()
+
+
+def _stay_on_a_processor() -> None:
+    """Give each process that runs tests a processor of its own, as long as there are.
+
+    Ranks of small fits are threads that take turns at the interpreter. On several
+    processors each turn wakes another one up, and threads get in each other's way where
+    NumPy lets go of the interpreter: a tenth of the processor time of tests. Processes
+    for which none is left go where there is time.
+    """
+    name = os.environ.get("PYTEST_XDIST_WORKER")
+    if name is None or not hasattr(os, "sched_setaffinity"):
+        return
+    places = sorted(os.sched_getaffinity(0))
+    number = int(name.removeprefix("gw"))
+    if number < len(places):
+        os.sched_setaffinity(0, places[number : number + 1])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -382,6 +382,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("turned", [False, True], ids=["object", "name"])
 @pytest.mark.parametrize(
     ("name", "parameter", "by_name", "held"),
@@ -748,6 +749,7 @@ def left(left_folders, tmp_path_factory, interrupted):
     return copy
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("how", REFUSED)
 @pytest.mark.parametrize("name", [n for n in FITS if n != "SchMPLasso, dynamic"])
 def test_a_tampered_checkpoint_is_refused(path, left, name, how):
@@ -761,6 +763,7 @@ def test_a_tampered_checkpoint_is_refused(path, left, name, how):
         assert f"{series}/round-{number:08d}" in str(caught.value)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     "change", [{"name": "SVC"}, {"parameters": {"alpha": "17"}}, {"data": {"rows": 1}}]
 )

@@ -115,6 +115,7 @@ def check(estimator, frame):
         assert result["pred"].tolist() == expected.tolist()
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", sorted(ESTIMATORS))
 @pytest.mark.parametrize("on_cluster", [False, True])
 def test_parquet(name, on_cluster, folder, request):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations, product
 
 import pytest
-from pairs import pairwise
+from pairs import each, pairwise
 
 
 def pairs_of(cases):
@@ -31,6 +31,23 @@ def test_combinations_that_do_not_exist_stay_out():
     assert pairs_of(found) == pairs_of(cases)
 
 
+@pytest.mark.parametrize("times", [1, 2, 7])
+@pytest.mark.parametrize("sizes", [(3, 4), (5, 2, 2), (1, 1)])
+def test_each_value_is_there(sizes, times):
+    cases = [*product(*map(range, sizes))]
+    found = each(cases, tuple, times)
+    assert found == sorted(set(found))
+    assert len(found) <= times * max(sizes)
+    for place, size in enumerate(sizes):
+        for value in range(size):
+            n_times = [case[place] for case in found].count(value)
+            assert n_times >= min(times, len(cases) // size)
+
+
+def test_equal_cases_are_cases():
+    assert each([(1,), (1,), (1,)], tuple, 2) == [(1,), (1,)]
+
+
 seen = []
 
 
@@ -53,3 +70,23 @@ def test_pairs_of_the_mark():
         pytest.skip("the cases of the test before were not run with this one")
     assert pairs_of(seen) == pairs_of(product(range(4), (1, 3, 5), "xy"))
     assert len(seen) < 16
+
+
+seen_each = []
+
+
+@pytest.mark.each
+@pytest.mark.parametrize("first", range(4))
+@pytest.mark.parametrize(("second", "third"), [(1, 2), (3, 4), (5, 6)])
+def test_with_the_mark_of_values(first, second, third, kind):
+    assert third == second + 1
+    seen_each.append((first, second, kind))
+
+
+def test_values_of_the_mark():
+    """Runs after the one that is marked."""
+    if len(seen_each) < 2:
+        pytest.skip("the cases of the test before were not run with this one")
+    firsts, seconds, kinds = map(set, zip(*seen_each, strict=True))
+    assert (firsts, seconds, kinds) == ({*range(4)}, {1, 3, 5}, {*"xy"})
+    assert len(seen_each) == 4

@@ -189,6 +189,7 @@ def lasso_value(X, y, model, alpha, l1_ratio):
     return residual @ residual / (2 * len(y)) + alpha * bent
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("name", ["riboflavin", "eyedata"])
 @pytest.mark.parametrize("l1_ratio", [1.0, 0.5])
 @pytest.mark.parametrize("share", [0.3, 0.05])
@@ -221,6 +222,7 @@ def fit_genes(estimator, X, y, schedule, n_ranks, layout):
     return estimator.fit(X, y)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", GENES)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_schedules_of_genes(name, schedule):
@@ -238,6 +240,7 @@ def test_schedules_of_genes(name, schedule):
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-4)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     ("name", "fit_intercept"), [("golub", False), ("golub", True), ("gordon", True)]
 )
@@ -270,6 +273,7 @@ def logistic_value(X, y, model, alpha):
     return np.logaddexp(0, -margins).mean() + alpha * np.abs(model.coef_).sum()
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", ["golub", "gordon"])
 @pytest.mark.parametrize("share", [0.3, 0.05])
 def test_logistic_regression_of_genes(name, share):
@@ -357,6 +361,7 @@ def test_logistic_regression_of_queries(queries, record_property, n_ranks, param
         assert found - best <= ours.dual_gap_ + 1e-6
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("name", ["golub", "gordon", "nakayama", "riboflavin"])
 def test_logistic_regression_of_genes_as_they_are(name, n_ranks):
@@ -485,6 +490,7 @@ def load_ratings(name):
     return pairs[order].astype(int), ratings[order], is_out
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     ("name", "n_components", "best"), [("movielens", 32, 0.842), ("jester", 16, 4.003)]
 )
@@ -507,6 +513,7 @@ def test_ratings_in_stars_and_in_scores(
 # -- L2 penalties of few rows, by model averaging and butterfly mixing -----------------
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("is_scaled", [True, False])
 @pytest.mark.parametrize("name", ["golub", "gordon", "nakayama"])
 def test_hinge_of_genes_with_default_parameters(name, is_scaled):

@@ -58,6 +58,7 @@ def check(simulation, X, y, n_ranks, n_passes=3, weight=None, rtol=1e-9, **param
     return ours, theirs
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("mixing", MIXINGS)
 @pytest.mark.parametrize("n_ranks", range(1, 10))
 def test_ranks_and_mixings(binary, simulation, n_ranks, mixing):
@@ -164,6 +165,7 @@ def test_adapted_steps(binary, simulation, n_ranks, eta0, average):
         assert ours.eta_ < eta0 / 8
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("average", [True, 50, 100_000])
 @pytest.mark.parametrize("mixing", MIXINGS)
 def test_mean_over_steps(binary, simulation, mixing, average):
@@ -201,6 +203,7 @@ def test_a_start_at_the_optimum_ends_the_fit(binary):
     np.testing.assert_allclose(model.coef_, best.coef_, atol=1e-4)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     "params",
     [

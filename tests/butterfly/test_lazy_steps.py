@@ -92,6 +92,7 @@ def test_ranks_and_mixings(lazily, rows, n_ranks, mixing, average, mixing_period
     check(lazily, *rows, n_ranks=n_ranks, average=average, **params)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     "params",
     [
@@ -118,6 +119,7 @@ def test_other_parameters(lazily, rows, n_ranks, params):
     check(lazily, *rows, rtol, **{"n_ranks": n_ranks, **params})
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 4])
 @pytest.mark.parametrize("loss", ["log_loss", "hinge"])
 def test_long_means_of_float32(lazily, rows, monkeypatch, n_ranks, loss):
@@ -135,6 +137,7 @@ def test_regression(lazily, rows, loss):
     check(lazily, X, X @ np.sin(np.arange(60.0)) + 2, loss=loss)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("loss", ["log_loss", "hinge"])
 @pytest.mark.parametrize("n_ranks", [1, 3, 4])
 def test_several_classes_and_a_start(lazily, rows, n_ranks, loss):
@@ -153,6 +156,7 @@ def test_numbers_of_32_bits(lazily, rows):
     assert eager.coef_.dtype == np.float32
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("average", [False, True])
 @pytest.mark.parametrize("n_ranks", [1, 4])
 def test_scales_of_many_orders(lazily, rows, n_ranks, average):

@@ -39,6 +39,7 @@ def test_a_resumed_fit_is_an_uninterrupted_one(
     assert resumed.t_ == whole.t_
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     "params",
     [

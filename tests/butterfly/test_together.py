@@ -44,6 +44,7 @@ def fit(rows, n_classes=2, **params):
     return model.fit(X, y % n_classes)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     "n_ranks, params",
     [

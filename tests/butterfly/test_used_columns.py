@@ -102,6 +102,7 @@ def check_same(wide, narrow, used):
         assert wide.moments_.sums.sum() == pytest.approx(narrow.moments_.sums.sum())
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     "params",
     [
@@ -299,6 +300,7 @@ def test_a_resumed_fit_keeps_the_order(monkeypatch, tmp_path, rows, y, orders):
     assert (np.diff(numbers) < 0).any()
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("params", [{}, {"average": True}], ids=str)
 @pytest.mark.parametrize("at_first", [1000, np.inf])
 def test_a_fit_goes_on_with_other_columns(
@@ -318,6 +320,7 @@ def test_a_fit_goes_on_with_other_columns(
     np.testing.assert_array_equal(resumed.moments_.sums, whole.moments_.sums)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     "params",
     [{}, {"average": True}, {"preconditioner": None}, {"is_zero": True}],

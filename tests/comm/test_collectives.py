@@ -76,6 +76,7 @@ def assert_same_bits(got, expected):
 # allreduce --------------------------------------------------------------------------
 
 
+@pytest.mark.each
 @every_layout
 def test_allreduce_sums(run_ranks, way, size, per_node):
     cases = [(shape, dtype) for shape in SHAPES for dtype in DTYPES]
@@ -301,6 +302,7 @@ def test_messages_of_reduce_scatter(run_ranks, size, per_node, n_elements, n_mes
     assert set(counts) == {n_messages}
 
 
+@pytest.mark.each
 @every_layout
 @pytest.mark.parametrize("op", ["sum", "max"])
 def test_reduce_scatter_of_parts_made_in_turn(run_ranks, size, per_node, op):

@@ -55,6 +55,7 @@ def assert_same_bits(got, expected):
             assert a.tobytes() == b.tobytes()
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     ("cluster", "size"),
     [

@@ -39,6 +39,7 @@ def make(cls, **params):
     return cls(max_iter=10, n_ranks=2, warm_start=True, **params)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("cls", CLASSIFIERS)
 @pytest.mark.parametrize("lazy", [False, True])
 def test_other_classes(cls, data, lazy):

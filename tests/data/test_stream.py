@@ -119,6 +119,7 @@ def fitted():
     return fit
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("make", ESTIMATORS, ids=lambda make: type(make()).__name__)
 @pytest.mark.parametrize("kind", ["array", "csr"])
 def test_bits_are_those_of_rows_in_memory(rows, cluster, on_disks, fitted, make, kind):
@@ -226,6 +227,7 @@ def ratings_of(kind, folder):
     return table[["user", "item"]], table["r"]
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("solver", ["als", "sgd"])
 @pytest.mark.parametrize("kind", ["array", "npz", "parquet"])
 def test_ratings_of_disks(cluster, on_disks, written, solver, kind, tmp_path_factory):
@@ -241,6 +243,7 @@ def test_ratings_of_disks(cluster, on_disks, written, solver, kind, tmp_path_fac
             np.testing.assert_array_equal(found, model.fit(X, y).user_factors_)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("kind", ["array", "csr", "frame", "persisted"])
 @pytest.mark.parametrize("where", ["here", "cluster", "processes"])
 def test_any_collection_anywhere(request, rows, on_disks, written, fitted, kind, where):

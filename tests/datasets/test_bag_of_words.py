@@ -162,6 +162,7 @@ def large():
     return counts, text
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 @pytest.mark.parametrize("blocksize", [None, 590_000, 100_000])
 def test_more_than_one_piece(tmp_path, large, suffix, blocksize):
@@ -269,6 +270,7 @@ BAD = [
 ]
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 @pytest.mark.parametrize(("line", "problem"), BAD)
 def test_bad_line(tmp_path, suffix, line, problem):

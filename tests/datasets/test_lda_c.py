@@ -64,6 +64,7 @@ def check_blocks(X, counts):
     assert first == len(counts)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 @pytest.mark.parametrize("blocksize", [4, 30, 100, "1 kB", None])
 def test_same_counts(tmp_path, suffix, blocksize):
@@ -119,6 +120,7 @@ def test_memory_file_system():
         check_blocks(read_lda_c(path, blocksize=50).X, counts)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 @pytest.mark.parametrize("blocksize", [None, 300_000, 100_000])
 def test_more_than_one_piece(tmp_path, suffix, blocksize):
@@ -188,6 +190,7 @@ BAD = [
 ]
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 @pytest.mark.parametrize(("line", "problem"), BAD)
 def test_bad_line(tmp_path, suffix, line, problem):

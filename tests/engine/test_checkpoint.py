@@ -541,6 +541,7 @@ TAMPERED = {
 HARMLESS = {"folder"}
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", TAMPERED)
 @pytest.mark.parametrize("is_crafted", [False, True], ids=["", "crafted"])
 def test_tampered(two_rounds, path, name, is_crafted):

@@ -125,6 +125,7 @@ def test_rows_stay_with_the_worker_that_has_most(inproc_client, configured):
     assert (found[0], [*found[1]]) == (1, [workers[3]])
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     ("estimator", "parameters", "limit", "n_ranks"),
     [

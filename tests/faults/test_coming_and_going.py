@@ -187,6 +187,7 @@ def as_input(kind, client, X, y):
 # Rows that are lost twice -----------------------------------------------------------
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("kind", ["numpy", "lazy", "lazy X"])
 @pytest.mark.parametrize("moment", ["wait_for_workers", "recover_shards"])
 def test_a_second_loss_while_the_first_is_mended(
@@ -569,6 +570,7 @@ def leave_soon():
     return strike
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("kind", ["numpy", "persisted"])
 def test_a_worker_that_closes_gracefully(

@@ -158,6 +158,7 @@ def test_restart(client, rows, undisturbed, strike, moment, ranks):
     assert_same_course(MASGDClassifier(**PARAMS).fit(*rows), undisturbed)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("moment", ["computing", "after keeping", "returning"])
 @pytest.mark.parametrize("rank", [0, 3])
 def test_restart_in_the_last_round(client, rows, undisturbed, strike, moment, rank):
@@ -416,6 +417,7 @@ def strike_mixing(monkeypatch, tmp_path):
     return arm
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("moment", ["after keeping", "sending"])
 @pytest.mark.parametrize("ranks", [[2], [0, 3]], ids=str)
 def test_butterfly_mixing_restarts(

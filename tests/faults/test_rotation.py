@@ -122,6 +122,7 @@ def check_restarts(result):
     assert [r["restarts"] for r in result.history][:2] == [0, 0]
 
 
+@pytest.mark.each
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 2])
 @pytest.mark.parametrize("phase", ["update", "push", "end", "copy"])

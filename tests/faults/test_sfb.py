@@ -96,6 +96,7 @@ def test_fit(client, monkeypatch, tmp_path, solver, l1_ratio):
         np.testing.assert_array_equal(model.coef_, whole.coef_)
 
 
+@pytest.mark.each
 @pytest.mark.slow
 @pytest.mark.parametrize("content", ["factors", "outputs"])
 @pytest.mark.parametrize("how", ["labels", "pairs"])

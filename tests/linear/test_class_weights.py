@@ -138,6 +138,7 @@ def test_kinks_and_absolute_values(rows):
     assert ours.history_[-1]["objective"] == pytest.approx(np.mean(values), rel=1e-4)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("class_weight", ["balanced", DICT], ids=["balanced", "dict"])
 @BOTH
 def test_sgd_classifier_comes_to_the_same(rows, cls, class_weight):

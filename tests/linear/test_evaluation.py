@@ -39,6 +39,7 @@ PARAMS = {
 }
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("loss", CLASSIFIER_LOSSES)
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_objective_of_two_classes(binary, weights, objective, loss, n_ranks):

@@ -101,6 +101,7 @@ def test_a_mark_tells_the_shape_of_the_sums():
 # Fits ---------------------------------------------------------------------------------
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     "params",
     [

@@ -61,6 +61,7 @@ def saving(path, **more):
     )
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("params", SETTINGS, ids=str)
 @pytest.mark.parametrize("every", [1, 2])
 def test_a_resumed_fit_is_an_uninterrupted_one(

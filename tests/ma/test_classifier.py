@@ -19,6 +19,7 @@ LABELS = {
 }
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("kind", sorted(LABELS))
 def test_labels_of_any_type(multi, kind, n_ranks):

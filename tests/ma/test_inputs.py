@@ -127,6 +127,7 @@ def test_persisted(multi, kind, cluster):
     assert model.score(lazy, y) > reference.score(*multi) - 0.05
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, bool])
 @pytest.mark.parametrize("n_ranks", [1, 4])
 def test_types_of_numbers(multi, dtype, n_ranks, cluster):
@@ -273,6 +274,7 @@ def gathered(monkeypatch):
     return sizes
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("kind", ["numpy", "unknown", "csr_array", "frame"])
 @pytest.mark.parametrize("persist", [False, True])
 def test_rows_do_not_come_to_the_client(kind, persist, cluster, gathered, monkeypatch):

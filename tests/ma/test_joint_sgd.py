@@ -161,6 +161,7 @@ def test_steps_that_are_too_long_are_told():
         )
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 2])
 @pytest.mark.parametrize("loss", ["hinge", "log_loss", "modified_huber"])
 def test_passes_bring_as_much_as_those_of_scikit_learn(loss, n_ranks):

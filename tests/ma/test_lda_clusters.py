@@ -62,6 +62,7 @@ def test_threads_and_clusters_agree(inproc_client, process_client, wide_client, 
             assert fit_all(X, CASES) == here
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("paradigm", [Models, Gradients])
 @pytest.mark.parametrize("n_ranks", [1, 2, 5])
 def test_aggregations_agree_bit_for_bit(X, paradigm, n_ranks):

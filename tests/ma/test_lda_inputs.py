@@ -124,6 +124,7 @@ def test_names_of_words(X):
 # Shapes of the blocks -----------------------------------------------------------------
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     "chunks",
     [(48,), (5, 1, 42), (12, 0, 24, 12), (0, 0, 48), tuple([1] * 48)],
@@ -140,6 +141,7 @@ def test_blocks_of_any_length(X, model, chunks, convert, cluster):
     )
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_documents", [1, 2, 3])
 @pytest.mark.parametrize(
     "params",
@@ -177,6 +179,7 @@ def _stored_zeros(X):
     return counts
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("kind", sorted(EMPTY))
 @pytest.mark.parametrize("params", [{}, {"learning_method": "batch"}], ids=str)
 def test_documents_without_words_change_nothing(X, kind, params):

@@ -100,6 +100,7 @@ def counts(n):
     return np.random.default_rng(0).poisson(0.5, (n, 12)).astype(float)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 3, 5])
 @pytest.mark.parametrize("lazy", [False, True])
 def test_a_fit_takes_these_sizes(n_ranks, lazy):

@@ -58,6 +58,7 @@ def column(model, name):
     return np.array([record[name] for record in model.history_])
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("convert", [np.asarray, sp.csr_array])
 def test_history_has_the_completion_of_held_out_documents(

@@ -86,6 +86,7 @@ def test_rows_are_dealt_out_on_workers(rows, inproc_client):
 # -- The mean over calls of partial_fit ----------------------------------------------
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("cls", [MASGDClassifier, MASGDRegressor])
 @pytest.mark.parametrize("average", [True, 3000])
 def test_partial_fit_goes_on_with_the_mean(rows, cls, average):

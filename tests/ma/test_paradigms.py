@@ -81,6 +81,7 @@ def digest(model):
 # Against a slow loop ------------------------------------------------------------------
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 2, 5])
 @pytest.mark.parametrize("loss", sorted(LOSSES))
 def test_classifier_is_gradient_descent(binary, weights, loss, n_ranks):
@@ -92,6 +93,7 @@ def test_classifier_is_gradient_descent(binary, weights, loss, n_ranks):
     assert ours.t_ == pytest.approx(7)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("loss", REGRESSION_LOSSES)
 @pytest.mark.parametrize("penalty", sorted(PENALTY_WEIGHTS, key=str))
 def test_regressor_is_gradient_descent(regression, weights, loss, penalty):
@@ -254,6 +256,7 @@ def test_early_stopping_looks_at_rows_held_out(binary):
     assert model.history_[0]["n_samples"] < 120
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("paradigm", PARADIGMS, ids=repr)
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_ranks_without_rows(inproc_client, binary, aggregation, paradigm):
@@ -273,6 +276,7 @@ def test_ranks_without_rows(inproc_client, binary, aggregation, paradigm):
 # Aggregation --------------------------------------------------------------------------
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("paradigm", PARADIGMS, ids=repr)
 @pytest.mark.parametrize("n_ranks", [1, 2, 5, 8])
 def test_aggregations_agree_bit_for_bit(multi, paradigm, n_ranks):

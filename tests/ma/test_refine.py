@@ -290,6 +290,7 @@ def test_most_rounds(binary, objective):
     assert model.history_[-1]["objective"] == pytest.approx(objective(model, X, y))
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("method", ["newton", "lbfgs"])
 @pytest.mark.parametrize("penalty", ["l2", "l1", "elasticnet"])
 def test_excess_is_what_is_left(binary, penalty, method):

@@ -25,6 +25,7 @@ def n_refined(model):
     return sum(record.get("refined", False) for record in model.history_)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("method", ["auto", "lbfgs"])
 @pytest.mark.parametrize("params", [{}, {"average": True}], ids=str)
 def test_an_interrupted_one_goes_on(scaled, tmp_path, interrupted, method, params):

@@ -98,6 +98,7 @@ def test_many_processes_try_four_sizes_at_once(binary, monkeypatch):
     np.testing.assert_array_equal(models[0].coef_, models[1].coef_)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 4])
 @pytest.mark.parametrize("load", [load_breast_cancer, load_iris, load_wine])
 def test_standardised_rows_converge(load, n_ranks):

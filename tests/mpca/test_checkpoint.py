@@ -78,6 +78,7 @@ def test_a_regressor_goes_on(regression, saved, check_same, shift):
         check_same(models[1], MPCARegressor(**QUICK).fit(*regression))
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [(3, 3), (3, 2), (2, 1), (1, 3)], ids=str)
 def test_it_goes_on_with_other_ranks(multi, saved, steps, strategy, n_ranks):
     before, after = n_ranks

@@ -217,6 +217,7 @@ def learn(digits, **params):
     return fit(digits.train, hidden_layer_sizes=(32,), **params)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [3, 4])
 def test_every_strategy_learns(digits, strategy, n_ranks):
     model = learn(digits, strategy=strategy, n_ranks=n_ranks)

@@ -23,6 +23,7 @@ def labels_of(y, n_labels=3):
     return (y[:, None] == np.arange(n_labels)).astype(int)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("options", [{}, {"n_ranks": 3}, {"tol": 1e-4}])
 @pytest.mark.parametrize("several", [False, True])
 def test_steps_that_are_too_long(digits, several, options):

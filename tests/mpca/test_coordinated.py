@@ -221,6 +221,7 @@ def test_compressed_joint_models_follow_the_equations(n_phases, compression):
     assert np.abs(joints[0][-1] - slow.x).max() > 1e-6
 
 
+@pytest.mark.each
 @every_number_of_phases
 @pytest.mark.parametrize(
     ("compression", "n_bytes"), [(None, 8), ("bf16", 2), ("int8", 1 + 4 / 4096)]
@@ -562,6 +563,7 @@ def run_fit(run_ranks):
     return run
 
 
+@pytest.mark.each
 @every_number_of_phases
 @pytest.mark.parametrize("n_ranks", [1, 2, 4])
 def test_threads_end_with_the_same_joint_model(run_fit, n_ranks, n_phases):
@@ -605,6 +607,7 @@ def test_nobody_waits_for_a_slow_rank(run_fit, weighting):
         np.testing.assert_allclose(ranks[0].network.anchors[k][1], expected, rtol=1e-10)
 
 
+@pytest.mark.each
 @every_weighting
 @every_number_of_phases
 def test_a_rank_without_rows_takes_part_and_has_no_say(run_fit, n_phases, weighting):

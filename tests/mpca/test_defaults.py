@@ -48,7 +48,7 @@ def score_of(theirs, load, order):
     return theirs(random_state=0).fit(*train).score(*test)
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.parametrize("order", ["any order", "sorted"])
 @pytest.mark.parametrize("n_ranks", [2, 4])
 @pytest.mark.parametrize(

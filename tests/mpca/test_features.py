@@ -114,6 +114,7 @@ def test_nothing_is_far(rows, run_ranks):
             assert scaling_of(X * factor, None, 2, run_ranks, is_classifier) is None
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("container", [np.asarray, sparse.csr_array])
 def test_a_network_learns_from_what_is_far(rows, n_ranks, container):
@@ -128,6 +129,7 @@ def test_a_network_learns_from_what_is_far(rows, n_ranks, container):
     assert classifier.score(X, labels) > 0.9
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("container", [np.asarray, sparse.csr_array])
 def test_a_large_feature_does_not_drown_the_others(rows, n_ranks, container):

@@ -236,6 +236,7 @@ def by_gradients(data, weight=None, **params):
     return MPCAClassifier(**given).fit(*data, sample_weight=weight)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     "params",
     [

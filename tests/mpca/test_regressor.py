@@ -175,6 +175,7 @@ def test_scaling_is_advised_at_the_last_epoch(regression, factor, rate, found, c
         assert words in message
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 2])
 @pytest.mark.parametrize("unit", [1.0, 10.0])
 def test_large_features_of_targets_of_any_unit(unit, n_ranks):

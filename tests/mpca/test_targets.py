@@ -106,6 +106,7 @@ def test_every_strategy_learns(rows, strategy, cls):
     assert model.score(X, Y) > (0.5 if strategy == "parameter_server" else 0.7)
 
 
+@pytest.mark.each
 @BOTH
 @pytest.mark.parametrize("kind", ["array", "frame"])
 @pytest.mark.usefixtures("undealt")
@@ -135,6 +136,7 @@ def test_collections_are_as_arrays(rows, cluster, check_same, cls, kind):
         assert there == pytest.approx(expected.score(X, Y, sample_weight=given))
 
 
+@pytest.mark.each
 @BOTH
 @pytest.mark.parametrize("n_ranks", [1, 2])
 def test_early_stopping_keeps_the_best_model(rows, cls, n_ranks):

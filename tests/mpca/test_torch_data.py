@@ -218,6 +218,7 @@ class Autoencoder(nn.Module):
         return self.layers(X)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("n_ranks", [1, 2])
 def test_targets_of_the_shape_of_rows(lazy, n_ranks):
@@ -278,6 +279,7 @@ def by_pixel():
 LEARNING = {"max_iter": 20, "learning_rate_init": 0.03}
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("source", ["arrays", "lazy", "items"])
 @pytest.mark.parametrize(
     "criterion",

@@ -49,6 +49,7 @@ class Stream(IterableDataset):
 # Streams ------------------------------------------------------------------------------
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("options", [{}, {"torch": {"prefetch": 2}}])
 @pytest.mark.parametrize("strategy", ["synchronous", "gradients", "mpca"])
 def test_class_weights_go_by_the_labels_of_the_items(rows, strategy, options):

@@ -34,6 +34,7 @@ def run_pattern(group, pattern):
     return spans["peer"][large].tolist()
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("size", SIZES)
 def test_messages_are_those_that_are_sent(run_ranks, configured, pattern, size):
@@ -46,6 +47,7 @@ def test_messages_are_those_that_are_sent(run_ranks, configured, pattern, size):
     assert sorted(drawn) == sorted(real)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("size", SIZES)
 def test_every_rank_hears_of_all(pattern, size):

@@ -10,9 +10,10 @@ from quality.entries import ENTRIES
 
 pytestmark = pytest.mark.slow
 
-_SIZE = 3
+_SIZE = 2
 _FEW = {
     "SFBDictionaryLearning": 1,  # whose peer takes seconds for each cell
+    "MALDA": 1,  # each takes seconds, too
     "SchMPLassoCV": 2,  # each has 501 models
 }
 # Sets on which a fit by gradients and its optimum take seconds; `HARD` has them, too.

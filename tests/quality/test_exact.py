@@ -34,6 +34,7 @@ def test_logistic_regression(name, weighted):
     assert solve(objective) == pytest.approx(theirs, rel=1e-8)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("name", ["cancer standardised", "noise", "imbalanced"])
 def test_support_vector_machine(name, weighted):
@@ -57,6 +58,7 @@ def test_bound_that_long_steps_spoil_by_rounding(ratio):
     assert optimum.gap <= 1e-8 * optimum.value
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", ["diabetes standardised", "linear", "wide"])
 @pytest.mark.parametrize(("ratio", "alpha"), [(0, 1e-2), (1, 0.5), (0.3, 0.5)])
 def test_least_squares(name, ratio, alpha):

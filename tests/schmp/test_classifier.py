@@ -114,6 +114,7 @@ def test_optimality(wide, target):
         assert coef[[3, 50]].all() and zero.mean() > 0.5
 
 
+@pytest.mark.each
 @every_layout
 @every_target
 def test_weights_of_rows(wide, layout, target):
@@ -184,6 +185,7 @@ def test_the_gap_is_a_bound_after_few_rounds(wide, l1_objective, target, max_ite
         assert distance > 1e-9
 
 
+@pytest.mark.each
 @every_layout
 @every_target
 def test_warm_start(wide, target, layout):
@@ -263,6 +265,7 @@ def test_threads_and_clusters_agree_to_the_bit(wide, inproc_client, layout):
             assert fit(target) == here
 
 
+@pytest.mark.each
 @every_layout
 @every_target
 def test_a_resumed_fit_is_an_uninterrupted_one(wide, tmp_path, target, layout):

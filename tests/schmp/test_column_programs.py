@@ -148,6 +148,7 @@ def copies():
     return X, y, alpha, Lasso(alpha, tol=1e-10, max_iter=10**6).fit(X, y)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("kind", ["squares", "logistic"])
 @pytest.mark.parametrize("depth", [1, 4, 16])
 def test_columns_of_other_ranks_that_depend_on_these(run_ranks, copies, kind, depth):
@@ -277,6 +278,7 @@ def test_one_update_at_a_time_where_weights_leave_few_rows(n_ranks):
     assert np.diff(objectives).max() < 0
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("positive", [False, True])
 @pytest.mark.parametrize("fit_intercept", [False, True])
 def test_options(run_ranks, data, elastic_net, positive, fit_intercept):
@@ -312,6 +314,7 @@ def with_plain_intercept(engine):
     return model
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(("n_ranks", "depth", "kind"), LAYOUTS)
 @pytest.mark.parametrize(
     ("classes", "schedule"), [("two", "dynamic"), ("three", "cyclic")]

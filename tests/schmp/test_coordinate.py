@@ -71,6 +71,7 @@ def run_program(program, X, y, weight=None, layout=(1, 1, 1), n_iterations=125):
     )
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     ("layout", "kind"), [*zip(LAYOUTS, KINDS, strict=True)], ids=str
 )

@@ -46,6 +46,7 @@ def weight_of_penalty(X, y, share=0.1):
     return share * np.abs(X.T @ (y - y.mean())).max() / len(y)
 
 
+@pytest.mark.each(2)
 @every_schedule
 @every_layout
 def test_lasso(genes, schedule, n_ranks, layout):
@@ -91,6 +92,7 @@ def test_nothing_is_finished_that_is_not_to_be(genes, schedule):
     assert last["polished"] and last["dual_gap"] < 1e-8 * y.var()
 
 
+@pytest.mark.each
 @every_schedule
 @pytest.mark.parametrize("fit_intercept", [False, True])
 def test_two_classes(genes, schedule, fit_intercept, l1_objective, logistic):
@@ -148,6 +150,7 @@ def test_three_classes(genes, schedule, layout):
     check_optimal(model, X, y)
 
 
+@pytest.mark.each
 @some_runs
 @pytest.mark.parametrize(("positive", "l1_ratio"), [(True, 1.0), (False, 0.5)])
 def test_signs_and_the_elastic_net(genes, schedule, layout, positive, l1_ratio):
@@ -218,6 +221,7 @@ def test_a_round_that_diverges_ends_early(genes, monkeypatch, n_iterations):
     np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-6)
 
 
+@pytest.mark.each
 @some_runs
 @pytest.mark.parametrize("cls", [SchMPLasso, SchMPLogisticRegression])
 def test_a_resumed_fit_has_the_same_bits(genes, tmp_path, schedule, layout, cls):
@@ -259,6 +263,7 @@ def test_new_coefficients_are_those_of_the_largest_changes(monkeypatch):
     assert model.coef.tolist() == [0.5, -1.0]
 
 
+@pytest.mark.each
 @every_layout
 @pytest.mark.parametrize("positive", [False, True])
 def test_next_changes(genes, monkeypatch, n_ranks, layout, positive):

@@ -28,6 +28,7 @@ def test_the_same_bits_arrive(dtype, filled):
         assert not np.shares_memory(found[name], array)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     ("dtype", "largest", "size"),
     [("i4", 7, 1), ("i8", 300, 2), ("i4", 70_000, 4), ("f4", 7, 4), ("i4", -7, 4)],

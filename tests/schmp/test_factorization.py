@@ -112,6 +112,7 @@ SOLVERS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.each
 @SOLVERS
 @pytest.mark.parametrize("unit", [1.0, 1000.0, 1e-3])
 def test_units_of_ratings_do_not_matter(options, unit):
@@ -887,6 +888,7 @@ def test_a_fit_that_goes_on_equals_an_uninterrupted_one(tmp_path, configured, so
     assert other.history_[-1]["objective"] < whole.history_[-1]["objective"]
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize(
     "options",

@@ -136,6 +136,7 @@ def test_what_auto_takes(n_ratings, n_components, positive, method):
 # Factors that are not negative --------------------------------------------------------
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("feedback", ["explicit", "implicit"])
 @pytest.mark.parametrize("n_ranks", [1, 2])
 def test_positive_factors_are_at_the_optimum(feedback, n_ranks):
@@ -188,6 +189,7 @@ def overfit(**params):
     return fit(**{**base, "validation_fraction": 0.2, "max_iter": 60, **params})
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     "solver",
     [

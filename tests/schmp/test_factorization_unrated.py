@@ -37,6 +37,7 @@ def fit(*data, **params):
     return SchMPMatrixFactorization(**params).fit(*data)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_matrix_is_fitted_as_its_pairs(ratings, kind, n_ranks):

@@ -33,6 +33,7 @@ def by_working_sets(monkeypatch):
     return call
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(("n_ranks", "layout"), LAYOUTS)
 @pytest.mark.parametrize(
     "params",
@@ -76,6 +77,7 @@ def test_the_same_path(rows, by_working_sets, params, n_ranks, layout):
     np.testing.assert_array_equal(coefs[:, 0], 0)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
 @pytest.mark.parametrize(("n_ranks", "layout"), LAYOUTS)
 def test_a_fold_takes_few_passes(rows, by_working_sets, n_ranks, layout, kind):

@@ -150,8 +150,8 @@ def test_the_posterior_of_a_tiny_corpus(sampler, n_chains, monkeypatch):
 
 @pytest.mark.slow
 def test_the_posterior_of_a_tiny_corpus_in_many_single_moves():
-    """Total variation of 100,000 draws, of tokens moved one after the other."""
-    n_draws, exact = 100_000, posterior(BETA)
+    """Total variation of 50,000 draws, of tokens moved one after the other."""
+    n_draws, exact = 50_000, posterior(BETA)
     rng, topics = np.random.default_rng(7), np.zeros(5, dtype=np.int64)
     documents = np.repeat(np.arange(2), [len(words) for words in TINY])
     words, found = np.concatenate(TINY), np.zeros(32)

@@ -33,6 +33,7 @@ def largest_alpha(cls, X, y):
     return np.abs((X - X.mean(axis=0)).T @ (y - y.mean())).max() / len(y)
 
 
+@pytest.mark.each
 @every_layout
 @every_model
 def test_columns_of_no_use(wide, cls, n_ranks, layout):
@@ -48,6 +49,7 @@ def test_columns_of_no_use(wide, cls, n_ranks, layout):
         np.testing.assert_allclose(coef[2:-2], expected.coef_.ravel(), atol=1e-5)
 
 
+@pytest.mark.each
 @every_layout
 @every_model
 def test_duplicates(wide, cls, n_ranks, layout):
@@ -179,6 +181,7 @@ def test_one_row(layout, fit_intercept):
         assert model.intercept_ == 0
 
 
+@pytest.mark.each
 @every_layout
 @pytest.mark.parametrize("value", [0.0, 3.0, 0.1, -1e8])
 def test_a_constant_target(wide, n_ranks, layout, value):

@@ -203,6 +203,7 @@ def test_weights_of_rows(wide, layout):
 # -- Gap and rounds ------------------------------------------------------------------
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("max_iter", [1, 2])
 @pytest.mark.parametrize("params", SETTINGS, ids=str)
 def test_the_gap_is_a_bound_after_few_rounds(wide, l1_objective, max_iter, params):
@@ -359,6 +360,7 @@ INPUTS = {
 }
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("kind", INPUTS)
 @pytest.mark.parametrize("layout", ["rows", "columns"])
 def test_inputs(wide, cluster, kind, layout):
@@ -627,6 +629,7 @@ def test_a_path_takes_what_acts_on_it(wide):
         SchMPLasso.path(X, y, schedule="random")
 
 
+@pytest.mark.each
 @pytest.mark.filterwarnings("ignore", category=ConvergenceWarning)
 @pytest.mark.parametrize("schedule", ["working_set", "dynamic", "cyclic"])
 @pytest.mark.parametrize("n_blocks", [1, 6])

@@ -73,6 +73,7 @@ def make_program(**replaced):
     return NonNegative()
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [None, 3])
 @pytest.mark.parametrize("n_schedulers", [1, 2])
 def test_without_a_client(n_ranks, n_schedulers):

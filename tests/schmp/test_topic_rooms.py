@@ -61,6 +61,7 @@ def mapped(monkeypatch):
     return seen
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_the_same_bits_as_in_memory(

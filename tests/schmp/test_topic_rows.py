@@ -87,6 +87,7 @@ def test_ranks_have_no_dense_table_of_many_topics(sampler, monkeypatch):
     np.testing.assert_allclose(model.components_.sum(), X.sum() + 200, rtol=1e-5)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("init", ["progressive", "random"])
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_exact_draws_are_the_same_on_sparse_rows(init, n_ranks, monkeypatch):
@@ -103,6 +104,7 @@ def test_exact_draws_are_the_same_on_sparse_rows(init, n_ranks, monkeypatch):
     assert found.log_likelihood_ == pytest.approx(expected[2], rel=1e-9)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_samples", [1, 3])
 @pytest.mark.parametrize("prior", [0.1, "auto", "words", "table"])
 def test_the_table_of_topics_is_the_only_one(monkeypatch, prior, n_samples):

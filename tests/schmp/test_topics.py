@@ -522,6 +522,7 @@ def test_a_fit_that_goes_on_with_other_ranks(
     assert again.log_likelihood_ > model.fit(X).log_likelihood_ - 0.1
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(("period", "n_kept"), [(0.0, 6), (1e9, 1)])
 @pytest.mark.parametrize("n_ranks", [1, 2])
 def test_states_are_kept_as_often_as_they_cost_little(

@@ -111,6 +111,7 @@ def unscreened():
     return {}
 
 
+@pytest.mark.each
 @every_case
 @pytest.mark.parametrize(("n_ranks", "layout"), RANKS)
 def test_screening_changes_nothing(
@@ -336,6 +337,7 @@ def test_small_working_sets(many, solve, monkeypatch, target, first_size):
     np.testing.assert_allclose(dense(state, size), dense(expected, size), atol=1e-6)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("layout", ["rows", "columns"])
 @pytest.mark.parametrize("cap", [20, 6])
 def test_a_cap_on_working_sets(many, layout, cap):

@@ -54,7 +54,7 @@ def alone(monkeypatch):
 # Several batches from one exchange to the next ----------------------------------------
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.parametrize("n_batches", [2, 4, 1000])
 @pytest.mark.parametrize("content", ["factors", "full_matrix"])
 @pytest.mark.parametrize(
@@ -271,6 +271,7 @@ def test_when_gradient_steps_are_quicker_alone(sizes, expected):
 # One rank for all ---------------------------------------------------------------------
 
 
+@pytest.mark.each
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("n_ranks", [2, 3])
 @pytest.mark.parametrize(

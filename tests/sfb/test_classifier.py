@@ -135,6 +135,7 @@ def test_seeds(labelled, solver):
     assert len({coef for coef, *_ in fits}) == 4
 
 
+@pytest.mark.each
 @both
 @pytest.mark.parametrize("n_classes", [2, 10])
 def test_what_is_sent_does_not_matter(labelled, solver, n_classes):
@@ -381,6 +382,7 @@ class Recorder:
         pass
 
 
+@pytest.mark.each
 @both
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_callbacks(labelled, value, solver, n_ranks):

@@ -136,8 +136,8 @@ def test_late_steps_stay_short(labelled, shares, params):
 def test_more_ranks_need_hardly_more_passes():
     """Where rows are many, as one rank alone needs."""
     rng = np.random.default_rng(0)
-    W, X = rng.normal(size=(6, 30)), rng.normal(size=(4000, 30))
-    y = (X @ W.T + rng.gumbel(size=(4000, 6))).argmax(axis=1)
+    W, X = rng.normal(size=(6, 30)), rng.normal(size=(2000, 30))
+    y = (X @ W.T + rng.gumbel(size=(2000, 6))).argmax(axis=1)
     passes = [
         SFBLogisticRegression(
             solver="sdca",

@@ -67,6 +67,7 @@ def digest(model):
     return model.components_.tobytes(), stats, records
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("solver", ["online", "sgd"])
 @pytest.mark.parametrize("communication", ["statistics", "factors"])
 def test_planted_atoms_are_found(planted, solver, communication):
@@ -111,6 +112,7 @@ def test_ways_to_send_give_the_same(X):
     np.testing.assert_allclose(factors.inner_stats_[1], sums.inner_stats_[1])
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("solver", ["online", "sgd"])
 @pytest.mark.parametrize(("staleness", "most"), [(1, 1.2), (100, 1.4)])
 def test_updates_that_are_behind(X, solver, staleness, most):

@@ -113,6 +113,7 @@ def test_one_round_against_a_slow_loop(X):
     assert model.n_samples_seen_ == 240
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("solver", ["online", "sgd"])
 @pytest.mark.parametrize("n_ranks", [2, 3])
 def test_as_good_as_batches_of_all_ranks(X, solver, n_ranks):

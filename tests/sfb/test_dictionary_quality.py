@@ -46,6 +46,7 @@ def test_rough_codes_where_little_is_left_of_rows(algorithm):
     assert found.objectives.mean() <= 1.2 * best.mean()
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("is_scaled", [False, True])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_defaults_are_as_good_as_those_of_scikit_learn(is_scaled, seed):

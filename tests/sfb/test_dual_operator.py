@@ -108,7 +108,7 @@ def objective(W, l1=L1, l2=L2):
 # Optima -------------------------------------------------------------------------------
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @every_size
 @pytest.mark.parametrize("is_columnwise", [True, False])
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array, sparse.csr_matrix])
@@ -295,6 +295,7 @@ def test_ranks_are_as_one_where_steps_are(n_ranks):
     np.testing.assert_allclose(several.matrix, one.matrix, atol=1e-12)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     "params",
     [

@@ -154,6 +154,7 @@ def test_never_further_ahead_than_the_bound(
     check_same_bits(engines)
 
 
+@pytest.mark.each
 @every_penalty
 @pytest.mark.parametrize("broadcast", [None, 1])
 def test_stale_runs_come_to_the_same_objective(

@@ -117,6 +117,7 @@ def test_as_good_as_the_peer(load):
     assert scores[0] > scores[1] - 0.03
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("loss", ["nca", "hinge", "logistic", "triplet"])
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_every_loss_falls(loss, optimizer):
@@ -146,6 +147,7 @@ def test_pairs_are_told_apart(loss):
 # Ranks --------------------------------------------------------------------------------
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("content", ["factors", "full_matrix"])
 @pytest.mark.parametrize("how", ["labels", "pairs"])
 def test_any_number_of_ranks(how, content):
@@ -240,6 +242,7 @@ CONTAINERS = {
 }
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("kind", CONTAINERS)
 @pytest.mark.parametrize("how", ["labels", "pairs"])
 def test_any_container(kind, how, inproc_client):

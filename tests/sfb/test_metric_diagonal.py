@@ -98,6 +98,7 @@ def test_kernels_take_sparse_rows():
 # The objective ------------------------------------------------------------------------
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("kind", ROWS)
 @pytest.mark.parametrize("loss", ["nca", "hinge", "logistic", "triplet"])
 def test_steps_on_labels(loss, kind):
@@ -198,6 +199,7 @@ def test_any_number_of_ranks(how, content, kind):
             assert one.threshold_ == pytest.approx(other.threshold_, rel=1e-4)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("kind", ROWS)
 @pytest.mark.parametrize("exchange", OUT_OF_STEP, ids=["staleness", "broadcast"])
 def test_ranks_that_are_not_in_step(exchange, kind):

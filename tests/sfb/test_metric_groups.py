@@ -130,6 +130,7 @@ def test_pairs_are_those_within_groups(form, monkeypatch):
     assert objective == pytest.approx(total / 1740, rel=1e-4)
 
 
+@pytest.mark.each
 @pytest.mark.usefixtures("groups")
 @pytest.mark.parametrize(
     "params",
@@ -204,6 +205,7 @@ def test_steps_of_groups_are_longer():
 # One rank for all ---------------------------------------------------------------------
 
 
+@pytest.mark.each
 @pytest.mark.filterwarnings("ignore:the objective has not fallen")
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("n_ranks", [2, 4])

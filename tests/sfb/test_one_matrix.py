@@ -5,6 +5,7 @@ import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 import dask
 import numpy as np
@@ -60,7 +61,7 @@ def peak(model, X, **options):
     return memory.peak / BYTES
 
 
-@pytest.mark.pairs
+@pytest.mark.each(2)
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
 @pytest.mark.parametrize("prox", [NoPenalty(), L1(1e-3), L2(0.1)], ids=repr)
 @pytest.mark.parametrize("content", ["factors", "full_matrix", "server", "auto"])
@@ -81,6 +82,7 @@ def test_memory_of_four_ranks(prox, kind, content):
     assert apart > 4
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     "prox", [NoPenalty(), L1(1e-3), ElasticNet(1e-3, 0.1)], ids=repr
 )
@@ -94,6 +96,7 @@ def test_memory_where_states_are_kept(inproc_client, prox, content):
     assert found <= 2 * 2.7
 
 
+@cache
 def spread_rows(n_rows, n_features, n_stored):
     """Sparse rows of float32."""
     rng = np.random.default_rng(0)
@@ -234,6 +237,7 @@ def test_models_that_follow_updates_have_their_own(
     assert len(set(found)) == 3 and seen
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
 @pytest.mark.parametrize(
     "prox",

@@ -65,6 +65,7 @@ def test_weak_elastic_nets_of_dense_rows_come_to_their_optimum(l1_ratio, monkeyp
         fit(max_iter=model.n_iter_, **params)
 
 
+@pytest.mark.each
 @pytest.mark.usefixtures("many")
 @pytest.mark.parametrize("n_classes", [2, 3, 4, 5])
 @pytest.mark.parametrize("fit_intercept", [False, True])
@@ -245,6 +246,7 @@ def test_without_memory_for_them(monkeypatch):
     assert abs(objective(model) - objective(expected)) <= 1e-3 * objective(expected)
 
 
+@pytest.mark.each
 @pytest.mark.usefixtures("many")
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("solver", ["sgd", "sdca"])
@@ -356,6 +358,7 @@ def test_no_more_passes_are_advised_where_they_change_nothing():
     assert "Raise tol, scale the features, or leave" in text
 
 
+@pytest.mark.each
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("refine", ["auto", True])
 @pytest.mark.parametrize("first", [3, 5])

@@ -77,6 +77,7 @@ def test_softmax(kind, penalty, n_ranks):
         assert one["objective"] == pytest.approx(other["objective"], rel=1e-9)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(("n_ranks", "is_halved"), [(2, True), (4, True), (5, False)])
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
 def test_halves_of_large_batches(monkeypatch, kind, n_ranks, is_halved):
@@ -486,6 +487,7 @@ def test_auto_takes_steps_for_outputs():
     assert model.fit(X, y).solver_ == "sgd"
 
 
+@pytest.mark.each
 @pytest.mark.filterwarnings("ignore:the checkpoint in .* was written by 2 ranks")
 @pytest.mark.parametrize("kind", ["logistic", "metric", "run"])
 @pytest.mark.parametrize("n_ranks", [2, 3])

@@ -84,6 +84,7 @@ def test_the_cluster_does_not_change_a_bit(inproc_client, make_model, rows, sett
     check_same(here, there)
 
 
+@pytest.mark.each
 @pytest.mark.slow
 @every_way
 @pytest.mark.parametrize("cluster", ["process", "wide"])
@@ -203,6 +204,7 @@ def test_the_faster_way_is_taken(make_model, rows):
     assert asked.communication == "factors"
 
 
+@pytest.mark.each
 @every_way
 @pytest.mark.parametrize("n_rows", [1, 2, 5])
 def test_fewer_rows_than_ranks(cluster, make_model, rows, settings, n_rows):

@@ -309,6 +309,7 @@ def test_warm_start_goes_on(labelled, refine):
     assert cold.n_iter_ > 1
 
 
+@pytest.mark.each
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("refine", [False, True])
 @pytest.mark.parametrize("n_classes", [2, 3])

@@ -72,6 +72,7 @@ def test_trace_norm(labelled, value, n_ranks):
     assert np.linalg.matrix_rank(model.coef_, 1e-6) < 8 and rank < 8
 
 
+@pytest.mark.each
 @every_size
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_l1(labelled, value, best, n_classes, n_ranks):
@@ -309,6 +310,7 @@ def test_warm_start_from_the_other_solver(labelled, value, best):
     assert model.dual_gap_ <= 1e-3 * np.log(3) and not hasattr(model, "eta0_")
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("penalty", ["l2", "l1", "trace"])
 @pytest.mark.parametrize(
     "params", [{}, {"communication__broadcast": 1}, {"communication": "server"}]

@@ -82,6 +82,7 @@ def fit(X, y, **params):
     return SFBLogisticRegression(**{**given, **params}).fit(X, y)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_a_weak_penalty_of_features_that_are_alike(alike, monkeypatch, kind, n_ranks):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,14 +17,18 @@ WITH_CLASSES = tuple(e for e in PARTIAL if e in CLASSIFIERS)
 WEIGHTED = tuple(e for e in PARTIAL if e in SUPERVISED)
 
 
+@cache
+def _state(name: str) -> dict[str, Any]:
+    """What going over good rows in memory leaves in an estimator; once for all."""
+    model, y = ESTIMATORS[name](), Box(name, "numpy").good_y
+    classes = {"classes": [0, 1]} if name in CLASSIFIERS else {}
+    rows = (good_rows(),) if y is None else (good_rows(), y)
+    return vars(model.partial_fit(*rows, **classes))
+
+
 def first(estimator: Any, box: Box) -> None:
-    """Go over good rows in memory."""
-    if box.good_y is None:
-        estimator.partial_fit(good_rows())
-    elif box.estimator in CLASSIFIERS:
-        estimator.partial_fit(good_rows(), box.good_y, classes=[0, 1])
-    else:
-        estimator.partial_fit(good_rows(), box.good_y)
+    """It is as after going over good rows in memory."""
+    vars(estimator).update(deepcopy(_state(box.estimator)))
 
 
 def more(**changes: Any) -> Callable[[Box], Call]:
