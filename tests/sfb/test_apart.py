@@ -267,7 +267,7 @@ def test_factors_are_fewer_where_memory_is_small(run_ranks, monkeypatch):
         return {each.most_bytes for each in found}
 
     assert bytes_kept(2**40) == {2**26}
-    assert bytes_kept(2**28) == {2**23}  # a process each
+    assert bytes_kept(2**28) == {2**22}  # a process each
     small = passes(**many)._replace(most_bytes=2**23)
     assert small.factor_bytes(small.count_apart()) <= 2**23
 

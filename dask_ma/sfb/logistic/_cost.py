@@ -31,7 +31,7 @@ _SHARE = 0.2  # of computing, that exchanges are to take
 _MOST_BYTES = 2**26
 # Of its memory, what a rank takes for those factors at most: while they are joined, and
 # while the matrix is made of them, they are there twice.
-_PART = 1 / 32
+_PART = 1 / 64
 _LEAST_NODES = 2  # processes, for one of them to make all steps
 _N_PASSES = 10  # of a fit, over which the cost of moving rows is spread
 _GAIN = 0.9  # of the seconds of one rank, that all must not take more than
