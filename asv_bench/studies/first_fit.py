@@ -2,9 +2,15 @@
 
 Processor time and memory of fresh processes: of imports, each beside what it rests on,
 and of the first fit of each estimator on new workers beside workers that have loaded
-NumPy, and what scikit-learn by itself costs such workers: ranks of MASGDClassifier need
-it for steps of SGD, of SchMPLasso rank 0. All modules have been compiled before. Run
-``python first_fit.py --help``; it takes some seconds of the processor. For Linux.
+NumPy; and what scikit-learn, pandas and Dask's own collections by themselves cost such
+workers: ranks of MASGDClassifier need scikit-learn for steps of SGD, and it loads
+pandas, as blocks of a DataFrame do. All modules have been compiled before.
+
+Memory of a worker in three ways: "resident" is all that it has in memory, "shared out"
+counts what several processes have mapped, such as libraries, in equal parts for each,
+and "own" is what would be free if the worker ended.
+
+Run ``python first_fit.py --help``; it takes some seconds of the processor. For Linux.
 """
 
 from __future__ import annotations
@@ -51,6 +57,20 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     "MALDA": {"max_iter": 1, "random_state": 0},
     "SchMPLasso": {"alpha": 0.1},
     "SchMPLDA": {"max_iter": 1, "fractions": "round", "random_state": 0},
+    "SFBMetricLearner": {"max_iter": 1, "random_state": 0},
+    "SFBDictionaryLearning": {"n_components": 4, "max_iter": 1, "random_state": 0},
+    "SchMPLogisticRegression": {"alpha": 0.01},
+    "SchMPMatrixFactorization": {"max_iter": 1, "random_state": 0},
+    "MASGDClassifier, few rows": {"random_state": 0},
+    # Workers have loaded that by themselves.
+    "MASGDClassifier, dask.dataframe": {"max_iter": 1, "tol": None, "random_state": 0},
+}
+#: What workers load by themselves, for comparison.
+MODULES = {
+    "scikit-learn": "sklearn.linear_model",
+    "pandas": "pandas",
+    "dask.array": "dask.array",
+    "dask.dataframe": "dask.dataframe",
 }
 _REPORT = """
 import sys, time
@@ -70,12 +90,14 @@ def measure_import(statement: str, repeats: int) -> tuple[float, float, int]:
     return seconds, megabytes, int(modules)
 
 
-def usage() -> tuple[float, float]:
-    """Seconds of processor time and resident megabytes of this process."""
+def usage() -> tuple[float, ...]:
+    """Seconds of processor time and megabytes of this process, as they are printed."""
     import psutil
 
     process = psutil.Process()
-    return sum(process.cpu_times()[:2]), process.memory_info().rss / 1e6
+    memory = process.memory_full_info()
+    megabytes = (n_bytes / 1e6 for n_bytes in (memory.rss, memory.pss, memory.uss))
+    return sum(process.cpu_times()[:2]), *megabytes
 
 
 def load_numpy() -> None:
@@ -86,51 +108,57 @@ def load_numpy() -> None:
     numpy.ones(2), scipy.sparse.csr_array((1, 1))
 
 
-def load_sklearn() -> None:
-    """On a worker: load what SGD of scikit-learn needs."""
-    import sklearn.linear_model  # noqa: F401
+def load(module: str) -> None:
+    """On a worker: load a module."""
+    import importlib
+
+    importlib.import_module(module)
 
 
-def grown(client: Client, action: Callable[[], Any]) -> tuple[float, float]:
+def grown(client: Client, action: Callable[[], Any]) -> list[float]:
     """Seconds and megabytes of a worker, the mean, above those before."""
     before = client.run(usage)
     action()
     after = client.run(usage)
     changes = [np.subtract(after[address], before[address]) for address in before]
-    seconds, megabytes = np.mean(changes, axis=0).tolist()
-    return seconds, megabytes
+    return [float(mean) for mean in np.mean(changes, axis=0)]
 
 
 def fit(name: str) -> None:
     """A short fit on all workers."""
     rng = np.random.default_rng(0)
-    X, y = rng.random((2000, 10)), np.arange(2000) % 2
+    n_rows, n_columns = (100, 200) if "few rows" in name else (2000, 10)
+    X, y = rng.random((n_rows, n_columns)), np.arange(n_rows) % 2
+    if "Factorization" in name:
+        X, y = rng.integers(0, 100, (2000, 2)), rng.random(2000)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         kind = getattr(dask_ma, name.split(",")[0])
         kind(**ESTIMATORS[name]).fit(X, y)
 
 
-def measure_fits(name: str, n_workers: int) -> None:
-    """Print what the first fits of an estimator cost new workers."""
+def measure_fits(name: str, n_workers: int) -> list[list[float]]:
+    """What the first two fits of an estimator cost new workers."""
     with cluster_of_processes(n_workers) as (client, _):
         client.run(load_numpy)
-        for number in ("first", "second"):
-            show(f"{name}, {number} fit", grown(client, lambda: fit(name)))
+        if name.endswith("dask.dataframe"):
+            client.run(load, "dask.dataframe")
+        return [grown(client, lambda: fit(name)) for _ in range(2)]
 
 
-def measure_sklearn(n_workers: int) -> None:
-    """Print what scikit-learn costs new workers, and a fit after it."""
+def measure_module(name: str, n_workers: int) -> list[list[float]]:
+    """What a module costs new workers."""
     with cluster_of_processes(n_workers) as (client, _):
         client.run(load_numpy)
-        show("scikit-learn", grown(client, lambda: client.run(load_sklearn)))
-        name = next(iter(ESTIMATORS))
-        show(f"{name}, first fit after it", grown(client, lambda: fit(name)))
+        return [grown(client, lambda: client.run(load, MODULES[name]))]
 
 
-def show(title: str, usage: tuple[float, float]) -> None:
-    """Print seconds and megabytes."""
-    print(f"{title:<36}{usage[0]:8.2f}{usage[1]:7.0f}", flush=True)
+def show(title: str, usages: list[list[list[float]]]) -> None:
+    """Print medians of seconds and megabytes, and the seconds of a second fit."""
+    first, *second = np.median(usages, axis=0).tolist()
+    memory = "".join(f"{megabytes:12.0f}" for megabytes in first[1:])
+    again = "".join(f"{row[0]:12.2f}" for row in second)
+    print(f"{title:<32}{first[0]:8.2f}{memory}{again}", flush=True)
 
 
 def main() -> None:
@@ -150,10 +178,15 @@ def main() -> None:
             print(f"{name:<30}{seconds:8.2f}{megabytes:7.0f}{modules:9}", flush=True)
         package = str(Path(dask_ma.__file__).parent)
         subprocess.run([sys.executable, "-m", "compileall", "-q", package], check=True)
-        print(f"\n{'a worker with Dask and NumPy':<36}{'seconds':>8}{'MB':>7}")
-        measure_sklearn(options.workers)
-        for name in options.estimators:
-            measure_fits(name, options.workers)
+        print(
+            f"\n{'a worker with Dask and NumPy':<32}{'seconds':>8}"
+            f"{'resident MB':>12}{'shared out':>12}{'own':>12}{'second fit':>12}"
+        )
+        measures = dict.fromkeys(MODULES, measure_module)
+        measures |= dict.fromkeys(options.estimators, measure_fits)
+        for name, measure in measures.items():
+            usages = [measure(name, options.workers) for _ in range(options.repeats)]
+            show(name, usages)
 
 
 if __name__ == "__main__":

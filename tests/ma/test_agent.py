@@ -348,17 +348,20 @@ def test_diverged_model_is_refused(regression):
 
 
 @pytest.mark.parametrize(
-    "params",
+    "params, n_features",
     [
-        {"paradigm": "gradient", "max_iter": 2, "tol": None},
-        {"max_iter": 0, "refine": "lbfgs", "loss": "log_loss"},
+        ({"paradigm": "gradient", "max_iter": 2, "tol": None}, 3),
+        ({"max_iter": 0, "refine": "lbfgs", "loss": "log_loss"}, 3),
+        ({}, 60),
     ],
-    ids=["gradients", "no rounds"],
+    ids=["gradients", "no rounds", "few rows"],
 )
-def test_what_makes_no_steps_of_scikit_learn_loads_none(params, monkeypatch):
+def test_what_makes_no_steps_of_scikit_learn_loads_none(
+    params, n_features, monkeypatch
+):
     """It takes several times the memory of all else that a new worker loads."""
     rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(40, 3)), np.arange(40) % 2
+    X, y = rng.normal(size=(40, n_features)), np.arange(40) % 2
     model = MASGDClassifier(random_state=0, **params)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -366,4 +369,28 @@ def test_what_makes_no_steps_of_scikit_learn_loads_none(params, monkeypatch):
         monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
         np.testing.assert_array_equal(model.fit(X, y).coef_, expected)
     with pytest.raises(ImportError):
-        MASGDClassifier(random_state=0).fit(X, y)
+        MASGDClassifier(random_state=0).fit(X[:, :3], y)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize(
+    "cls, loss", [(MASGDClassifier, "hinge"), (MASGDRegressor, "huber")]
+)
+def test_few_rows_are_not_gone_over_in_vain(cls, loss, n_ranks):
+    """One round finds the optimum wherever it begins; the rounds before took more."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 60))
+    y = np.arange(40) % 2 if cls is MASGDClassifier else X[:, 0]
+    model = cls(loss=loss, n_ranks=n_ranks, random_state=0).fit(X, y)
+    assert model.n_iter_ == 1
+    [record] = model.history_
+    assert record["refined"]
+    assert record["excess"] <= model.refine_tol
+    assert not hasattr(model, "eta_")
+    # Whoever asks for passes gets them, and goes on from any model.
+    few = cls(loss=loss, n_ranks=n_ranks, tol=None, max_iter=2, random_state=0)
+    assert [r.get("refined") for r in few.fit(X, y).history_] == [None, None]
+    before = model.coef_.copy()
+    model.partial_fit(X, y)
+    assert model.eta_ > 0
+    assert not np.array_equal(model.coef_, before)

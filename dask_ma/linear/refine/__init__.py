@@ -1,7 +1,14 @@
 """To the optimum of a linear model's objective, from where SGD has left it."""
 
-from dask_ma.linear.refine._choice import is_quick, unrefined_by
+from dask_ma.linear.refine._choice import is_one_round, is_quick, unrefined_by
 from dask_ma.linear.refine._coordinates import Penalty
 from dask_ma.linear.refine._run import Refinable, refine
 
-__all__ = ["Penalty", "Refinable", "is_quick", "refine", "unrefined_by"]
+__all__ = [
+    "Penalty",
+    "Refinable",
+    "is_one_round",
+    "is_quick",
+    "refine",
+    "unrefined_by",
+]

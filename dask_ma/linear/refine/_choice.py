@@ -11,10 +11,14 @@ from dask_ma.linear.refine._search import most_weights
 from dask_ma.supervised._problem import Problem
 
 
+def is_one_round(params: RefineParams, problem: Problem) -> bool:
+    """Whether the first round of a refinement finds the optimum, wherever it begins."""
+    return few_rows_round(params, problem) == 0
+
+
 def is_quick(params: RefineParams, problem: Problem) -> bool:
     """Whether a refinement takes few rounds, wherever it begins."""
-    has_few = few_rows_round(params, problem) == 0
-    return has_few or choose_method(params, problem) == "newton"
+    return is_one_round(params, problem) or choose_method(params, problem) == "newton"
 
 
 def choose_method(params: RefineParams, problem: Problem) -> str:

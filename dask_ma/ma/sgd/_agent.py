@@ -31,7 +31,7 @@ from dask_ma.linear import (
     rounding_of,
     with_targets,
 )
-from dask_ma.linear.refine import Refinable, refine
+from dask_ma.linear.refine import Refinable, is_one_round, refine
 from dask_ma.ma._paradigm import Gradients, aggregate
 from dask_ma.ma.sgd._paradigms import (
     Due,
@@ -67,7 +67,8 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
     """Train a linear model on the rows of all ranks.
 
     A round takes all ranks from one common model to the next, as the paradigm has it.
-    What the rounds end with is refined if that is asked for, or needed.
+    What the rounds end with is refined if that is asked for, or needed. Where a round
+    of that finds the optimum of few rows from any model, there are no others.
 
     Parameters
     ----------
@@ -130,6 +131,8 @@ class Rounds(Refinable):
         params: FitParams,
     ) -> None:
         super().__init__(context, problem, params, initial_model(problem, params))
+        # Its steps would be in vain, and ranks need not load scikit-learn for them.
+        self._is_left_out = params.hands_over and is_one_round(params, problem)
         self._mean = RunningMean(params.average, problem.total_rows)
         if params.mean is not None:
             coef, intercept, *counts = params.mean
@@ -154,7 +157,8 @@ class Rounds(Refinable):
 
     @property
     def is_complete(self) -> bool:
-        return self.n_refined > 0 or self.n_rounds >= self.params.max_iter
+        is_over = self._is_left_out or self.n_rounds >= self.params.max_iter
+        return self.n_refined > 0 or is_over
 
     @property
     def output(self) -> LinearModel:
@@ -168,6 +172,8 @@ class Rounds(Refinable):
     def begin(self) -> None:
         """Find steps by trial, if that is asked for."""
         params = self.params
+        if self._is_left_out:
+            return
         if tries_steps(params):
             self._set_steps(
                 find_steps(self.context, self.problem, params, self.current)
@@ -281,7 +287,8 @@ class Rounds(Refinable):
         found: dict[str, Any] = {}
         if self.params.average:
             found["mean_of"] = (*self.current, *self._mean.counts)
-        if self.params.is_balanced and self.params.max_iter > 0:
+        has_steps = self.params.max_iter > 0 and not self._is_left_out
+        if self.params.is_balanced and has_steps:
             found["eta"] = self._steps.at(t)
         return found
 

@@ -146,7 +146,7 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
         Rounds made, those of the refinement among them.
     eta_ : float
         Size of the next step of ``learning_rate="auto"``; there is none with others,
-        and before a round has been made.
+        and before a round of SGD has been made.
     t_ : float
         Place in the schedule of the learning rate: 1 plus the rows that a rank has gone
         over, times 1.5 with several ranks unless `learning_rate` is "auto"; with
