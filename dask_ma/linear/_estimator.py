@@ -33,6 +33,8 @@ _PEER_ATTRIBUTES = (
     "t_",
 )
 
+_WIDE = 2  # rows, for each feature, up to which there are few of them
+
 
 class LinearEstimator(DistributedEstimator):
     """Base of the linear estimators; a subclass says what trains the model.
@@ -149,13 +151,23 @@ class LinearEstimator(DistributedEstimator):
                 f"the refinement ended after {self.n_iter_} rounds with an objective "
                 f"about {last['excess']:.1g} times its value above the optimum, which "
                 f"is more than refine_tol={self.refine_tol}; raise refine_max_iter or "
-                "alpha, or scale the features"
+                "alpha, or scale the features" + self._advice_on_shape(last)
             )
         if self.tol is None or result.converged:
             return None
         return (
             f"the maximum of {self.max_iter} rounds was reached before the objective "
             "settled; raise max_iter, or set tol=None if this is wanted"
+        )
+
+    def _advice_on_shape(self, record: dict[str, Any]) -> str:
+        """What else helps a refinement of rows that are few beside the features."""
+        if record["n_samples"] > _WIDE * self.n_features_in_:
+            return ""
+        return (
+            ". The rows are few beside the features, and nearly all of them can be "
+            "fitted: alpha may have to be a thousand times as large or more, or the "
+            "features fewer, for example by sklearn.decomposition.PCA"
         )
 
 

@@ -10,6 +10,7 @@ import dask
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Ridge
 from sklearn.svm import SVC
@@ -393,3 +394,21 @@ def test_when_the_products_are_looked_at(loss, shape, density, after):
         shard=SimpleNamespace(n_features=n_features),
     )
     assert _few_rows.few_rows_round(params, problem) == after
+
+
+def test_the_cures_of_few_rows_that_no_method_is_quick_for_are_some():
+    rng = np.random.default_rng(0)
+    scales = np.arange(1.0, 601.0) ** -1.5
+    X = rng.normal(size=(1000, 600)) * scales @ rng.normal(size=(600, 600))
+    X, y = X / X.std(), rng.integers(0, 10, size=1000)
+    params = {"refine_max_iter": 60, "random_state": 0}
+    with pytest.warns(ConvergenceWarning, match="The rows are few beside the features"):
+        MASGDClassifier(**params).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        MASGDClassifier(**params).fit(PCA(20, whiten=True).fit_transform(X), y)
+        MASGDClassifier(**params | {"refine_max_iter": 500}, alpha=10.0).fit(X, y)
+    # Beside many rows it is not their number.
+    params["refine_max_iter"] = 2
+    with pytest.warns(ConvergenceWarning, match="or scale the features$"):
+        MASGDClassifier(**params).fit(X[:, :100], y)

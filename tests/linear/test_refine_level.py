@@ -45,6 +45,7 @@ def test_targets_anywhere_end_at_the_same_optimum(diabetes, place, loss, level):
     assert far.n_iter_ < 80
 
 
+@pytest.mark.filterwarnings("ignore:with loss='huber'")  # it is right
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("place", PLACES)
 def test_targets_of_a_large_unit(diabetes, place, loss):

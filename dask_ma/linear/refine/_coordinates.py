@@ -122,6 +122,8 @@ class Coordinates:
         intercepts may change.
     spread : float, default=1.0
         Standard deviation of such targets.
+    has_spread : bool, default=False
+        Whether that is more than rounding.
     reach : float or None, default=None
         How far from the level the best value at the centre may be; None if that is not
         known.
@@ -129,6 +131,8 @@ class Coordinates:
     Attributes
     ----------
     spread : float
+        The parameter.
+    has_spread : bool
         The parameter.
     reach : float
         The parameter, or the spread in its place.
@@ -138,6 +142,8 @@ class Coordinates:
         Centre and scale of the columns.
     n_features : int
         Number of columns.
+    total_variance : float
+        Sum of the variances of the columns.
     l2, l1 : ndarray of shape (n_weights,)
         Weights of the penalty for each component of a point, 0 for intercepts.
     """
@@ -152,15 +158,17 @@ class Coordinates:
         fit_intercept: bool,
         level: float = 0.0,
         spread: float = 1.0,
+        has_spread: bool = False,
         reach: float | None = None,
     ) -> None:
-        self.spread = spread
+        self.spread, self.has_spread = spread, has_spread
         self.reach = spread if reach is None else reach
         self._knows_reach = fit_intercept and reach is not None
         self.level = level
         centre = mean if fit_intercept else np.zeros_like(mean)
         variance = mean_square - centre**2
         variance[variance <= ROUNDING * mean_square] = 0.0
+        self.total_variance = float(variance.sum())
         scale = np.sqrt(_CURVATURE * variance + penalty.l2)
         scale[scale == 0] = 1.0
         self.standardization = Standardization(centre, scale)

@@ -130,11 +130,12 @@ class Rows:
         self._n_passes += 1
         sums, targets = self._add_up([sums, targets])
         mean, mean_square = sums / self._problem.total_weight
-        level, spread, reach = 0.0, 1.0, None
+        level, spread, reach, has_spread = 0.0, 1.0, None, False
         if not self._params.is_classifier:
             level, second = (targets / self._problem.total_weight).tolist()
             # What rounding hides may be there: no spread would be no unit of widths.
             variance = max(second - level**2, ROUNDING * second)
+            has_spread = variance > ROUNDING * second
             spread = math.sqrt(variance) or 1.0
             reach = self._reach(spread)
         return Coordinates(
@@ -145,6 +146,7 @@ class Rows:
             fit_intercept=self._params.fit_intercept,
             level=level if self._params.fit_intercept else 0.0,
             spread=spread,
+            has_spread=has_spread,
             reach=reach,
         )
 

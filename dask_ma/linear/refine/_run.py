@@ -27,6 +27,7 @@ from dask_ma.linear.refine._choice import choose_method
 from dask_ma.linear.refine._coordinates import Coordinates, Found
 from dask_ma.linear.refine._evaluation import Request, Rows
 from dask_ma.linear.refine._few_rows import few_rows_round, find_optimum
+from dask_ma.linear.refine._reachable import notes_on_targets
 from dask_ma.linear.refine._search import ZERO, Search, Verdict
 from dask_ma.linear.refine._share import Share, Slice
 from dask_ma.supervised._problem import Problem
@@ -137,6 +138,10 @@ def refine(
     refinement = make(rounds, t, add_up, method)
     before = state if rounds.n_refined else None
     ended = fit_rounds(rounds.context, refinement, before, add_up=add_up)
+    if (coordinates := refinement.coordinates) is not None:
+        shard, params = rounds.problem.shard, rounds.params
+        for note in notes_on_targets(shard, params, coordinates):
+            rounds.context.note(note)
     return rounds.has_converged or ended.wanted
 
 
@@ -257,6 +262,11 @@ class Refinement(Method):
         self._is_warm = False
         constant = coordinates.to_model(np.zeros_like(points), np.arange(len(points)))
         return LinearModel(*(array.astype(model.coef.dtype) for array in constant))
+
+    @property
+    def coordinates(self) -> Coordinates | None:
+        """Those of the points, if any round has been made."""
+        return None if self._best is None else self._best.coordinates
 
     @property
     def _is_last(self) -> bool:
