@@ -1,7 +1,5 @@
 """Ranks that go over several batches by themselves, and one rank that has all rows."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from scipy import sparse
@@ -252,24 +250,13 @@ def test_exchanges_are_few_where_batches_are_short():
     assert passes(50, (3, 10), 10).count_apart() == 1
 
 
-def test_factors_are_fewer_where_memory_is_small(run_ranks, monkeypatch):
-    """Kept until an exchange, they are there two or three times."""
-    many = dict(n_rows=10**7, shape=(2, 5000), n_entries=75)
-    assert passes(**many).count_apart() > 100
-    blocks = [Block(CENTRED[:20], y[:20], None, 0, None)]
-    shard = Shard(blocks, CENTRED.shape[1], CENTRED.dtype)
-    sizes = {"total_rows": 40, "total_stored": 2 * blocks[0].X.nnz, "n_problems": 10}
-    problem = SimpleNamespace(shard=shard, dtype=CENTRED.dtype, **sizes)
-
-    def bytes_kept(memory):
-        monkeypatch.setattr(_cost, "memory_here", lambda: memory)
-        found = run_ranks(lambda group: _cost.passes_of(group, problem, 64), 2, 1)
-        return {each.most_bytes for each in found}
-
-    assert bytes_kept(2**40) == {2**26}
-    assert bytes_kept(2**28) == {2**22}  # a process each
-    small = passes(**many)._replace(most_bytes=2**23)
-    assert small.factor_bytes(small.count_apart()) <= 2**23
+@pytest.mark.parametrize("n_ranks", [2, 8])
+def test_factors_until_an_exchange_take_little_memory(n_ranks):
+    """Workers that stream their rows may have little; joined, they are there twice."""
+    many = passes(10**7, (2, 5000), 75, n_ranks=n_ranks)
+    n_apart = many.count_apart()
+    assert 1 < n_apart < many.n_steps / n_ranks
+    assert many.factor_bytes(n_apart) <= 2**23 < many.factor_bytes(n_apart + 1)
 
 
 def test_content_by_bytes():

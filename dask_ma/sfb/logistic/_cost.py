@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dask_ma.comm import Group, allreduce
-from dask_ma.data import is_on_disk, memory_here
+from dask_ma.data import is_on_disk
 from dask_ma.sfb.exchange._settings import Exchange, RunSettings
 from dask_ma.sfb.logistic._params import SFBParams
 from dask_ma.supervised import Problem
@@ -27,11 +27,12 @@ _OUTPUT = 2e-8  # seconds for an output of a row
 # most, for each rank; with fewer, more passes are needed.
 _LEAST_EXCHANGES, _MOST_EXCHANGES = 2, 8
 _SHARE = 0.2  # of computing, that exchanges are to take
-# Bytes of a matrix, of which there are some more where ranks go apart, and of factors.
+# Bytes of a matrix, of which there are some more where ranks go apart.
 _MOST_BYTES = 2**26
-# Of its memory, what a rank takes for those factors at most: while they are joined, and
-# while the matrix is made of them, they are there twice.
-_PART = 1 / 64
+# Of the factors from one exchange to the next. While they are joined, and while the
+# matrix is made of them, they are there twice, also on workers that stream their rows.
+# Not by the memory that there is: results are not to depend on it.
+_MOST_FACTOR_BYTES = 2**23
 _LEAST_NODES = 2  # processes, for one of them to make all steps
 _N_PASSES = 10  # of a fit, over which the cost of moving rows is spread
 _GAIN = 0.9  # of the seconds of one rank, that all must not take more than
@@ -58,8 +59,6 @@ class Passes(NamedTuple):
     n_ranks : int
     batch_size : int
         Rows of a batch of a rank.
-    most_bytes : int
-        Of the factors that a rank gets from the others before it uses them.
     """
 
     n_rows: int
@@ -71,7 +70,6 @@ class Passes(NamedTuple):
     itemsize: int
     n_ranks: int
     batch_size: int
-    most_bytes: int = _MOST_BYTES
 
     @property
     def n_steps(self) -> int:
@@ -109,7 +107,7 @@ class Passes(NamedTuple):
         n_exchanges = _SHARE * self.n_steps * self.batch_seconds / seconds
         least, most = (n * self.n_ranks for n in (_LEAST_EXCHANGES, _MOST_EXCHANGES))
         n_exchanges = min(max(least, n_exchanges), most)
-        n_kept = self.most_bytes / self.factor_bytes(1)
+        n_kept = _MOST_FACTOR_BYTES / self.factor_bytes(1)
         n_apart = min(self.n_steps / n_exchanges, n_kept)
         return max(1, int(n_apart)) if self.matrix_bytes <= _MOST_BYTES else 1
 
@@ -178,13 +176,9 @@ def passes_of(group: Group, problem: Problem, batch_size: int) -> Passes:
     is_here = not any(is_on_disk(block.X) for block in shard.blocks)
     sums = np.array([shard.nbytes if is_here else np.inf, float(shard.is_sparse)])
     nbytes, is_sparse = allreduce(group, sums).tolist()
-    # Ranks of a process have its memory together.
-    most_bytes = min(_MOST_BYTES, int(_PART * memory_here() / len(group.local_ranks)))
-    sizes = np.array([shard.n_rows, -most_bytes])
-    most_rows, least = allreduce(group, sizes, "max").tolist()
     return Passes(
         n_rows=problem.total_rows,
-        most_rows=most_rows,
+        most_rows=int(allreduce(group, np.array(shard.n_rows), "max")),
         nbytes=nbytes,
         n_entries=problem.total_stored / problem.total_rows,
         is_sparse=bool(is_sparse),
@@ -192,5 +186,4 @@ def passes_of(group: Group, problem: Problem, batch_size: int) -> Passes:
         itemsize=problem.dtype.itemsize,
         n_ranks=group.size,
         batch_size=batch_size,
-        most_bytes=-least,
     )
