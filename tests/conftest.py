@@ -136,7 +136,7 @@ def pytest_collection_finish() -> None:
     """
     gc.freeze()
     young, middle, old = gc.get_threshold()
-    gc.set_threshold(10 * young, middle, 10 * old)
+    gc.set_threshold(young, middle, 10 * old)
     _stay_on_a_processor()
 
 
