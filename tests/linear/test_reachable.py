@@ -3,6 +3,7 @@
 import re
 import warnings
 
+import dask.array as da
 import numpy as np
 import pytest
 from sklearn.compose import TransformedTargetRegressor
@@ -52,6 +53,14 @@ def test_targets_too_large_for_the_slope_of_the_loss(
         assert "raise epsilon" in str(note.message)
         model.set_params(alpha=1e-4, epsilon=y.std())
         assert score_in_silence(model, X, y) > 0.49
+
+
+@BOTH
+def test_targets_that_are_sorted_are_judged_by_those_of_all_ranks(diabetes, cls):
+    order = np.argsort(diabetes[1])
+    model = cls(loss="huber", random_state=0, n_ranks=3)
+    with pytest.warns(UserWarning, match="values of no model have"):
+        model.fit(*(da.from_array(part[order], chunks=50) for part in diabetes))
 
 
 @BOTH

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from dask_ma.comm import Group, allgather
 from dask_ma.data import Shard
 from dask_ma.linear._model import RefineParams
 from dask_ma.linear.refine._coordinates import Coordinates
@@ -20,17 +21,20 @@ _NORMAL = 1.4826  # deviations of normal targets over their median distance
 # Of the deviation of targets: values that vary less explain three quarters at most.
 _FEW = 0.5
 _TUBE = 2.0  # deviations, within which nearly all targets are
+_N_SEEN = 1000  # targets of all ranks that stand for the others
 
 
 def notes_on_targets(
-    shard: Shard, params: RefineParams, coordinates: Coordinates
+    group: Group, shard: Shard, params: RefineParams, coordinates: Coordinates
 ) -> Iterator[str]:
-    """What the user is to know of a loss and the units of the targets.
+    """What the user is to know of a loss and the units of the targets; collective.
 
     Parameters
     ----------
+    group : Group
+        This rank.
     shard : Shard
-        Rows of one rank, which stand for all: a few targets far off do not count.
+        Its rows.
     params : RefineParams
         Parameters of the fit.
     coordinates : Coordinates
@@ -41,14 +45,14 @@ def notes_on_targets(
     note : str
     """
     is_known = not params.is_classifier and isinstance(params.loss, str)
-    if not (is_known and shard.blocks):
-        return
-    y, spread = np.concatenate([block.y for block in shard.blocks]), coordinates.spread
-    loss = str(params.loss)
+    loss, spread = str(params.loss), coordinates.spread
     has_tube = loss.endswith("epsilon_insensitive")
+    if not is_known or not (has_tube or loss == "huber"):
+        return
+    y, width = _some_targets(group, shard)
     is_narrow = coordinates.has_spread and _TUBE * spread < params.epsilon
     # A few targets outside may be what the tube is for.
-    if has_tube and is_narrow and np.ptp(y) <= 2 * params.epsilon:
+    if has_tube and is_narrow and width <= 2 * params.epsilon:
         yield (
             f"loss={loss!r} counts no residual below epsilon={params.epsilon:g}"
             f", and the standard deviation of the targets is {spread:.3g}, so that "
@@ -70,3 +74,16 @@ def notes_on_targets(
             f"targets are {distance:.3g} or more from their median; scale y to a "
             f"deviation near 1{cure}, or lower alpha"
         )
+
+
+def _some_targets(group: Group, shard: Shard) -> tuple[np.ndarray, float]:
+    """Some targets of all ranks, at even distances in their orders, and their range.
+
+    A collective call.
+    """
+    own = [block.y for block in shard.blocks]
+    y = np.sort(np.concatenate([np.zeros(0), *own]))
+    step = max(1, sum(allgather(group, len(y))) // _N_SEEN)
+    parts = allgather(group, (y[step // 2 :: step], y[:1], y[-1:]))
+    some, least, most = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return some, float(most.max() - least.min())

@@ -139,8 +139,8 @@ def refine(
     before = state if rounds.n_refined else None
     ended = fit_rounds(rounds.context, refinement, before, add_up=add_up)
     if (coordinates := refinement.coordinates) is not None:
-        shard, params = rounds.problem.shard, rounds.params
-        for note in notes_on_targets(shard, params, coordinates):
+        group, shard = rounds.context.group, rounds.problem.shard
+        for note in notes_on_targets(group, shard, rounds.params, coordinates):
             rounds.context.note(note)
     return rounds.has_converged or ended.wanted
 
