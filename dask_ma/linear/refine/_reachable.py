@@ -77,10 +77,7 @@ def notes_on_targets(
 
 
 def _some_targets(group: Group, shard: Shard) -> tuple[np.ndarray, float]:
-    """Some targets of all ranks, at even distances in their orders, and their range.
-
-    A collective call.
-    """
+    """Some targets of all ranks, evenly spaced, and their range: a collective call."""
     own = [block.y for block in shard.blocks]
     y = np.sort(np.concatenate([np.zeros(0), *own]))
     step = max(1, sum(allgather(group, len(y))) // _N_SEEN)
