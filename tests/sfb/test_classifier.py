@@ -34,6 +34,12 @@ def check_same(model, other, rtol=0.0):
         np.testing.assert_allclose(*parts, rtol=rtol, atol=rtol)
 
 
+@pytest.fixture(scope="module")
+def defaults(labelled):
+    """Without any change, by each solver."""
+    return {solver: fit(labelled[3], solver=solver) for solver in SOLVERS}
+
+
 @pytest.mark.filterwarnings("ignore:alpha=.* has no effect")  # without a penalty
 @pytest.mark.parametrize(
     ("change", "solvers"),
@@ -71,10 +77,10 @@ def check_same(model, other, rtol=0.0):
     ],
     ids=str,
 )
-def test_every_parameter_acts(labelled, change, solvers):
+def test_every_parameter_acts(labelled, defaults, change, solvers):
     """None of the fits is the same as another one."""
     for solver in solvers:
-        models = [fit(labelled[3], solver=solver)]
+        models = [defaults[solver]]
         for count in range(1, len(change) + 1):
             some = dict(list(change.items())[:count])
             models.append(fit(labelled[3], solver=solver, **some))
