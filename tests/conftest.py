@@ -269,7 +269,7 @@ def any_client(request: pytest.FixtureRequest) -> Client:
     return request.getfixturevalue(f"{request.param}_client")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def assert_clean() -> Callable[[Client], None]:
     """Assert that a cluster has forgotten all runs, for clusters of a test's own."""
     return check_clean

@@ -39,9 +39,12 @@ def nannied() -> Callable[[int], AbstractContextManager[Client]]:
 
 
 @pytest.fixture(scope="module")
-def nannied_client(request: pytest.FixtureRequest) -> Iterator[Client]:
+def nannied_client(
+    request: pytest.FixtureRequest, assert_usable: Callable[..., None]
+) -> Iterator[Client]:
     """Client of `N_WORKERS` of the module, processes that are started again."""
     with _nannied(request.module.N_WORKERS) as client:
+        assert_usable(client, request.module.N_WORKERS)
         yield client
 
 
@@ -51,9 +54,8 @@ def current_client(
     nannied_client: Client,
     assert_usable: Callable[..., None],
 ) -> Iterator[Client]:
-    """The same as the current one, with all workers before the test and after it."""
+    """The same as the current one, with all workers after the test as before it."""
     n_workers = request.module.N_WORKERS
-    assert_usable(nannied_client, n_workers)
     with nannied_client.as_current(), dask.config.set({"dask-ma.recovery.wait": 20}):
         yield nannied_client
     assert_usable(nannied_client, n_workers)
@@ -136,7 +138,7 @@ def _loses(
     assert named and named <= set(ranks), text
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def assert_usable(assert_clean: Callable[[Client], None]) -> Callable[..., None]:
     """``assert_usable(client, n)``: clean, and ready for a run on `n` workers."""
 

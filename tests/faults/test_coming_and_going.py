@@ -78,16 +78,16 @@ def undisturbed_blocks(rows):
 
 
 @pytest.fixture(scope="module")
-def nanny_cluster(nannied):
+def nanny_cluster(nannied, assert_usable):
     """Three worker processes, which their nannies start again."""
     with nannied(N_WORKERS) as client:
+        assert_usable(client, N_WORKERS)
         yield client
 
 
 @pytest.fixture
 def client(nanny_cluster, assert_usable):
-    """The current client, with all workers there before the test and after it."""
-    assert_usable(nanny_cluster, N_WORKERS)
+    """The current client, with all workers there after the test as before it."""
     with nanny_cluster.as_current(), dask.config.set(_WAITS):
         yield nanny_cluster
     assert_usable(nanny_cluster, N_WORKERS)

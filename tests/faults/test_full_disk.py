@@ -27,7 +27,7 @@ _LARGEST_FILE = 4096  # bytes; one block has 160000
 
 
 @pytest.fixture(scope="module")
-def cluster_client():
+def cluster_client(assert_usable):
     """Client of three worker processes that are to hold half a megabyte each."""
     with (
         dask.config.set(
@@ -46,13 +46,13 @@ def cluster_client():
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
+        assert_usable(client, N_WORKERS)
         yield client
 
 
 @pytest.fixture
 def client(cluster_client, assert_usable):
     """The current client; blocks lie in the same places in each fit."""
-    assert_usable(cluster_client, N_WORKERS)
     with (
         cluster_client.as_current(),
         dask.config.set({"dask-ma.data.placement": "contiguous"}),

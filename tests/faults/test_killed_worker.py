@@ -21,8 +21,7 @@ N_WORKERS = 3
 
 @pytest.fixture
 def client(nannied_client, assert_usable):
-    """The client with all workers there, before the test and after it."""
-    assert_usable(nannied_client, N_WORKERS)
+    """The client with all workers there, after the test as before it."""
     yield nannied_client
     assert_usable(nannied_client, N_WORKERS)
 
