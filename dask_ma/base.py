@@ -195,8 +195,7 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
             row_dtypes=self._row_dtypes,
             sent_as=self._sent_as,
             loads=getattr(self, "_loads", ()),
-            copies=self._copies,
-            spills=self._spills,
+            copies=self._copies(params),
             join=None if self._join is None else partial(self._join, params=params),
         )
         most = partial(self._max_rounds, params, info)
@@ -219,15 +218,9 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
         """Which rows are dealt out to the ranks in short runs."""
         return "never"
 
-    @property
-    def _copies(self) -> Kept:
+    def _copies(self, params: Any) -> Kept:
         """What a fit keeps in memory beside its rows."""
         return _SPLIT if getattr(self, "early_stopping", False) else Kept()
-
-    @property
-    def _spills(self) -> bool:
-        """Whether a fit can have these on disks itself."""
-        return False
 
     @property
     def _may_end_early(self) -> bool:

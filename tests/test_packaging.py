@@ -215,6 +215,45 @@ def test_import_loads_nothing_heavy_besides_what_it_rests_on():
     assert not added & (heavy | {"rich"})
 
 
+WITHOUT_PANDAS = """
+import json, sys, warnings
+
+class NotInstalled:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pandas", "pyarrow"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, NotInstalled())
+import dask.array as da, numpy as np, dask_ma
+rng = np.random.default_rng(0)
+counts, y = rng.integers(0, 4, (60, 6)).astype(float), np.arange(60) % 2
+targets = y.astype(float)
+pairs = rng.integers(0, 9, (60, 2))
+options = {"SchMPLassoCV": {"cv": 2}, "SFBDictionaryLearning": {"n_components": 2}}
+warnings.simplefilter("ignore")
+fitted = []
+for name in dask_ma.__all__:
+    kind = getattr(dask_ma, name)
+    if not isinstance(kind, type):
+        continue
+    X = pairs if "Factorization" in name else counts
+    y_or_values = targets if "Factorization" in name else y
+    params = options.get(name, {})
+    model = kind(**params).set_params(max_iter=2)
+    model.fit(X, y_or_values)
+    model.fit(da.from_array(X, chunks=(20, -1)), da.from_array(y_or_values, chunks=20))
+    fitted.append(name)
+print(json.dumps(fitted))
+"""
+
+
+def test_estimators_are_fitted_without_pandas():
+    """It is no requirement: who has frames has it."""
+    fitted = run_python(WITHOUT_PANDAS)
+    estimators = [each for each in dask_ma.__all__ if each[0].isupper()]
+    assert fitted == estimators
+
+
 @pytest.mark.parametrize("first", ["dask.array", "dask_ma.base"])
 def test_import_in_any_order(first):
     """The entry point is loaded while Dask is half imported."""

@@ -4,7 +4,8 @@ Processor time and memory of fresh processes: of imports, each beside what it re
 and of the first fit of each estimator on new workers beside workers that have loaded
 NumPy; and what scikit-learn, pandas and Dask's own collections by themselves cost such
 workers: ranks of MASGDClassifier need scikit-learn for steps of SGD, and it loads
-pandas, as blocks of a DataFrame do. All modules have been compiled before.
+pandas, as blocks of a DataFrame do. All modules have been compiled before. Where pandas
+is not installed, what rests on it is left out.
 
 Memory of a worker in three ways: "resident" is all that it has in memory, "shared out"
 counts what several processes have mapped, such as libraries, in equal parts for each,
@@ -16,6 +17,7 @@ Run ``python first_fit.py --help``; it takes some seconds of the processor. For 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import subprocess
 import sys
@@ -184,6 +186,12 @@ def main() -> None:
         )
         measures = dict.fromkeys(MODULES, measure_module)
         measures |= dict.fromkeys(options.estimators, measure_fits)
+        if importlib.util.find_spec("pandas") is None:
+            measures = {
+                name: measure
+                for name, measure in measures.items()
+                if not name.endswith(("pandas", "dask.dataframe"))
+            }
         for name, measure in measures.items():
             usages = [measure(name, options.workers) for _ in range(options.repeats)]
             show(name, usages)

@@ -11,7 +11,7 @@ from dask_ma.data._allocator import allocator, give_back_freed, memory_taken
 from dask_ma.data._blocks import is_foreign_sparse, is_sparse, n_bytes, to_csr
 from dask_ma.data._checks import check_size, refuse_masked
 from dask_ma.data._collections import current_client
-from dask_ma.data._demand import Kept
+from dask_ma.data._demand import Foresight, Kept, Share
 from dask_ma.data._fingerprint import (
     ShardDigest,
     combine_digests,
@@ -59,6 +59,7 @@ __all__ = [
     "Block",
     "CAST_LATER",
     "Deal",
+    "Foresight",
     "InputInfo",
     "InputSize",
     "Kept",
@@ -69,6 +70,7 @@ __all__ = [
     "Shard",
     "ShardDigest",
     "ShardSpec",
+    "Share",
     "Shelf",
     "allocator",
     "apply_blockwise",

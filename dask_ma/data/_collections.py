@@ -240,7 +240,10 @@ def release(futures: Sequence[Future]) -> None:
 
 
 def call_now(
-    client: Client, calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...], str]]
+    client: Client,
+    calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...], str]],
+    *,
+    priority: int = 0,
 ) -> list[Any]:
     """Results of small calls on some workers, which nothing is left of.
 
@@ -249,6 +252,8 @@ def call_now(
     client : distributed.Client
     calls : sequence of (callable, tuple, str)
         Function, arguments and worker.
+    priority : int, default=0
+        Above 0 for calls that other tasks wait for.
 
     Raises
     ------
@@ -256,7 +261,7 @@ def call_now(
         If one of the workers has gone.
     """
     # A paused worker would never take a call that is for it alone.
-    tasks = run_together(client, calls, strict=False)
+    tasks = run_together(client, calls, strict=False, priority=priority)
     timeout = _config.get_timeout("launch.abort-timeout")
 
     async def fetch() -> list[Any]:
@@ -288,6 +293,7 @@ def run_together(
     calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...], str]],
     *,
     strict: bool = True,
+    priority: int = 0,
 ) -> list[Future]:
     """Submit calls, each pinned to a worker, without looking at their data.
 
@@ -300,6 +306,7 @@ def run_together(
             workers=[worker],
             allow_other_workers=not strict,
             pure=False,
+            priority=priority,
         )
         for function, args, worker in calls
     ]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from dask.utils import format_bytes
 
@@ -14,6 +14,43 @@ from dask_ma.exceptions import InsufficientMemoryError
 
 # Of the limits, what workers may have in memory: Dask pauses one at 80 %.
 _MOST = 0.8
+
+
+class Share(NamedTuple):
+    """A process, and what it is going to have of the rows.
+
+    Attributes
+    ----------
+    limit : int
+        Bytes that it may take.
+    taken : int
+        Those that it has in memory beside rows.
+    rows : int
+        Those of its rows that are going to be in memory.
+    n_ranks : int
+        Its ranks.
+    """
+
+    limit: int
+    taken: int
+    rows: int
+    n_ranks: int
+
+
+class Foresight(NamedTuple):
+    """What tells by the first blocks that a fit cannot be done, wherever rows are.
+
+    Attributes
+    ----------
+    count : callable
+        ``count(X)`` of a block, on its worker: a number that adds up over the rows.
+    check : callable
+        ``check(n_rows, counted, shares)`` with about the rows of all blocks and their
+        count, and a :class:`Share` of each process. Raises InsufficientMemoryError.
+    """
+
+    count: Callable[[Any], int]
+    check: Callable[[int, int, Sequence[Share]], None]
 
 
 class Kept(NamedTuple):
@@ -27,11 +64,22 @@ class Kept(NamedTuple):
         What that is, for messages.
     remedy : str
         What takes less, for messages: how ``take larger workers, or ...`` goes on.
+    spills : bool, default=False
+        Whether the fit can have these on disks itself.
+    foresight : Foresight, default=None
+        What tells that this is not enough, either; None for nothing.
     """
 
     times: float = 0.0
     what: str = ""
     remedy: str = ""
+    spills: bool = False
+    foresight: Foresight | None = None
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether it is in memory, come what may."""
+        return bool(self.times) and not self.spills
 
 
 NOTHING_KEPT = Kept()
@@ -97,6 +145,22 @@ class Demand(NamedTuple):
             f"{format_bytes(int(room))} up to which Dask leaves it alone"
         )
         return (usage.taken + share + beside - room) / usage.limit, words
+
+
+def shares_of(
+    n_bytes: int, known: Mapping[str, Usage], ranks: Mapping[str, int]
+) -> list[Share]:
+    """What processes have, and are going to have of rows that are shared out.
+
+    `n_bytes` are those of all rows that are going to be in memory, `ranks` the ranks of
+    each worker.
+    """
+    n_ranks, shares = sum(ranks.values()), []
+    for places, usage in by_process(known).items():
+        own = sum(ranks[address] for address in places)
+        rows = n_bytes * own // n_ranks
+        shares.append(Share(usage.limit, usage.taken, rows, own))
+    return shares
 
 
 def _beside(usage: Usage) -> int:

@@ -34,7 +34,7 @@ from dask_ma.data._standstill import out_of_reach
 from dask_ma.data._stream import (
     Kept,
     RowCache,
-    exceed_memory,
+    go_to_disks,
     is_little,
     persists,
     usage_before,
@@ -75,7 +75,6 @@ def from_dask(
     deals: bool,
     dtypes: Sequence[Any],
     copies: Kept,
-    spills: bool,
     needed: Any,
     spares: bool,
 ) -> Partition:
@@ -94,7 +93,7 @@ def from_dask(
         if spares:
             logger.info("rows go to local disks from here on (dask-ma.data.persist)")
         certain = chosen is False or spares
-        cache = RowCache(dtypes, copies, spills, certain, needed)
+        cache = RowCache(dtypes, copies, certain, needed)
     if client is None or addresses is None:
         return _compute_here(info, X, columns, n_ranks, deals, cache)
     return _use_workers(info, X, columns, addresses, client, deals, cache)
@@ -221,9 +220,7 @@ def _place_blocks(
     blocks = cluster.start_blocks(client, [X, *columns.lazy], pins, owned)
     could_spare = cache is not None
     if cache is not None:
-        if cache.is_certain or exceed_memory(
-            client, blocks[0], info.dtype, addresses, cache, pins, known
-        ):
+        if go_to_disks(client, blocks[0], info, addresses, cache, pins, known):
             blocks[0] = _to_disks(client, cache, blocks[0], pins, addresses, owned)
         else:
             cache = None

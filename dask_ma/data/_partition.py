@@ -59,7 +59,6 @@ def partition(
     dtypes: Sequence[Any] = (np.float64, np.float32),
     sent_as: Callable[[Any], Any] | None = None,
     copies: Kept = NOTHING_KEPT,
-    spills: bool = False,
     needed: Any = None,
     spares_memory: bool = False,
 ) -> Partition:
@@ -93,8 +92,6 @@ def partition(
         they are.
     copies : Kept, optional
         What the fit is going to keep in memory; by default nothing.
-    spills : bool, default=False
-        Whether it can have these on disks itself.
     needed : object, default=None
         Comes from modules that the fit loads on the workers, such as its agent: it is
         sent to them before it is asked what memory they have left.
@@ -143,7 +140,6 @@ def partition(
             deals=deal == "always",
             dtypes=dtypes,
             copies=copies,
-            spills=spills,
             needed=needed,
             spares=spares_memory,
         )

@@ -6,7 +6,7 @@ import logging
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,15 @@ from distributed import as_completed, futures_of
 from dask_ma import _config
 from dask_ma.data import _collections as cluster
 from dask_ma.data._cache import remove_rows, store_rows, store_source
-from dask_ma.data._demand import Demand, Kept, lacks, refuse_beyond
+from dask_ma.data._demand import (
+    Demand,
+    Foresight,
+    Kept,
+    Share,
+    lacks,
+    refuse_beyond,
+    shares_of,
+)
 from dask_ma.data._inputs import InputInfo, is_dask_collection
 from dask_ma.data._standstill import Standstill
 from dask_ma.data._usage import (
@@ -154,8 +162,6 @@ class RowCache:
         Types that rows may have.
     copies : Kept
         What the fit keeps in memory.
-    spills : bool, default=False
-        Whether it can have these on disks itself.
     is_certain : bool, default=False
         Whether rows go there whatever they take.
     needed : object, default=None
@@ -169,12 +175,17 @@ class RowCache:
 
     dtypes: Sequence[Any]
     copies: Kept
-    spills: bool = False
     is_certain: bool = False
     needed: Any = None
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
     base: str | None = field(default_factory=lambda: _config.get("data.cache"))
     is_used: bool = False
+
+    @property
+    def asks(self) -> bool:
+        """Whether what workers have in memory decides anything."""
+        kept = self.copies
+        return not self.is_certain or kept.is_certain or kept.foresight is not None
 
     def growth(self, dtype: np.dtype, beside: int = 0) -> float:
         """Bytes that rows in memory take, for each byte of them as they come.
@@ -272,33 +283,34 @@ def usage_before(
     Returns
     -------
     usage : dict of str to Usage
-        Nothing where rows go to one place whatever workers have.
+        Nothing where that decides nothing.
     """
-    if cache is None or cache.is_certain:
+    if cache is None or not cache.asks:
         return {}
     return measure_usage(client, addresses, cache.needed)
 
 
-def exceed_memory(
+def go_to_disks(
     client: Client,
     blocks: Sequence[Future],
-    dtype: np.dtype,
+    info: InputInfo,
     addresses: Sequence[str],
     cache: RowCache,
     pins: Sequence[str] | None = None,
     known: Mapping[str, Usage] | None = None,
 ) -> bool:
-    """Whether blocks under way are going to take too much of the workers' memory.
+    """Whether rows go to disks, as they are to, or would take too much memory.
 
-    Waits for the first few of them, whose mean size is taken for that of all.
+    Waits for the first few blocks, whose mean size is taken for that of all, unless
+    nothing follows from it.
 
     Parameters
     ----------
     client : distributed.Client
     blocks : sequence of Future
-        Of X.
-    dtype : dtype
-        Of X by its metadata.
+        Of X, under way.
+    info : InputInfo
+        What metadata say of X.
     addresses : sequence of str
         Worker of each rank.
     cache : RowCache
@@ -314,26 +326,34 @@ def exceed_memory(
     InsufficientMemoryError
         If what the fit keeps in memory is too much, whatever becomes of the rows.
     """
+    if not cache.asks:
+        return cache.is_certain
     if pins is None:
         cluster.wait_for_blocks(client, blocks, addresses)
-    sizes = _sizes_of_some(client, blocks, addresses)
+    first, sizes = _first_blocks(client, blocks, addresses)
     n_bytes = int(np.mean(sizes)) * len(blocks) if sizes else 0
     if n_bytes < _LITTLE:
-        return False
+        return cache.is_certain
     if known is None:
         known = measure_usage(client, addresses, cache.needed)
     if not known:
-        return False
-    growth = cache.growth(dtype, _index_bytes(blocks))
+        return cache.is_certain
+    growth = cache.growth(info.dtype, _index_bytes(blocks))
     demand = Demand(n_bytes, max(sizes), growth, cache.copies)
-    if cache.copies.times and not cache.spills:
+    if cache.copies.is_certain:
         refuse_beyond(int(demand.cast), cache.copies, known)
     unmade = Counter(
         pin
         for block, pin in zip(blocks, pins or (), strict=pins is not None)
         if block.status != "finished"
     )
-    reason = demand.excess(known, Counter(addresses), unmade)
+    ranks = Counter(addresses)
+    reason = "" if cache.is_certain else demand.excess(known, ranks, unmade)
+    if cache.copies.foresight is not None:
+        stay = not reason and not cache.is_certain
+        shares = shares_of(int(growth * n_bytes) if stay else 0, known, ranks)
+        foresight = cache.copies.foresight
+        _foresee(client, foresight, first, info.n_rows, len(blocks), shares)
     if reason:
         logger.info(
             "about %s of rows, %s: they go to local disks (dask-ma.data.persist, "
@@ -341,7 +361,7 @@ def exceed_memory(
             format_bytes(n_bytes),
             reason,
         )
-    return bool(reason)
+    return cache.is_certain or bool(reason)
 
 
 def refuse_beyond_memory(n_bytes: int, copies: Kept) -> None:
@@ -360,7 +380,7 @@ def refuse_beyond_memory(n_bytes: int, copies: Kept) -> None:
         If the workers of the current client cannot hold them.
     """
     client = cluster.current_client()
-    if client is None or persists() is not None or n_bytes < _LITTLE:
+    if client is None or persists() is True or n_bytes < _LITTLE:
         return
     if lacks(n_bytes, copies, usage_of_workers(client)):
         # What a heartbeat says may be out of date.
@@ -374,16 +394,46 @@ def _index_bytes(blocks: Sequence[Future]) -> int:
     return _INDEX_BYTES * any("sparse" in names for names in modules)
 
 
-def _sizes_of_some(
+def _foresee(
+    client: Client,
+    foresight: Foresight,
+    first: Sequence[Future],
+    n_rows: int | None,
+    n_blocks: int,
+    shares: Sequence[Share],
+) -> None:
+    """Refuse what cannot be done by the first blocks, if these can be counted."""
+    places = zip(first, cluster.holders_of(client, first), strict=True)
+    calls = [(_counted, (block, foresight.count), at[0]) for block, at in places if at]
+    found = cluster.call_now(client, calls, priority=_PRIORITY)
+    known = [each for each in found if each is not None]
+    n_known = sum(rows for rows, _ in known)
+    if not n_known:
+        return
+    if n_rows is None:
+        n_rows = n_known * n_blocks // len(known)
+    foresight.check(n_rows, sum(each for _, each in known) * n_rows // n_known, shares)
+
+
+def _counted(X: Any, count: Callable[[Any], int]) -> tuple[int, int] | None:
+    """Rows of a block and their count; None if it is not what it should be."""
+    try:
+        return int(X.shape[0]), int(count(X))
+    except Exception:  # the fit says what is wrong, with the block's number
+        return None
+
+
+def _first_blocks(
     client: Client, blocks: Sequence[Future], addresses: Sequence[str]
-) -> list[int]:
-    """Bytes of the first blocks to be finished, fewer of large ones."""
+) -> tuple[list[Future], list[int]]:
+    """The first blocks to be finished, fewer of large ones, and their bytes."""
     n_workers, sizes = len(set(addresses)), [0]
+    first: list[Future] = []
     for wanted in (n_workers, 2 * n_workers):
         if max(sizes, default=_LARGE) < _LARGE:
             first = _wait_for_some(client, blocks, wanted, addresses)
             sizes = _sizes(client, first)
-    return sizes
+    return first[: 2 * n_workers], sizes
 
 
 def _sizes(client: Client, blocks: Sequence[Future]) -> list[int]:

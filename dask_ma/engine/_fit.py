@@ -309,7 +309,6 @@ class _Fit:
             dtypes=job.row_dtypes,
             sent_as=job.sent_as,
             copies=job.copies,
-            spills=job.spills,
             needed=(job.agent, job.loads),
             spares_memory=self.spares_memory,
         )

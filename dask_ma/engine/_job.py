@@ -52,8 +52,6 @@ class Job:
         What comes from modules that the agent loads later on, and takes memory.
     copies : Kept
         What it keeps in memory beside the rows.
-    spills : bool
-        Whether it can have these on disks itself.
     join : callable or None
         Makes the result of those of all ranks, in this process; None where rank 0 has
         all of it.
@@ -75,7 +73,6 @@ class Job:
     sent_as: Callable[[Any], Any] | None = None
     loads: tuple[Any, ...] = ()
     copies: Kept = Kept()
-    spills: bool = False
     join: Callable[[list[Any]], Any] | None = None
     worthwhile_ranks: Callable[[InputSize, int], int] | None = None
 

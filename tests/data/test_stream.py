@@ -427,8 +427,24 @@ def test_what_must_be_held_is_refused(rows, cluster, small_workers, monkeypatch)
             model.set_params(max_iter=1).fit(X, y)
 
 
+def test_what_must_be_held_is_refused_where_rows_are_to_be_on_disks(
+    rows, cluster, small_workers, configured, written, monkeypatch
+):
+    """It would be in memory all the same; nothing is written before."""
+    X, y = lazy(*rows)
+    monkeypatch.setattr(_demand, "_MOST", 1e-9)
+    text = "keeps 1.5 times as much"
+    with configured({"dask-ma.data.persist": False}):
+        with pytest.raises(InsufficientMemoryError, match=text):
+            SchMPLasso(alpha=0.1, schedule="cyclic").fit(X, y)
+        assert not written
+        SchMPLasso(alpha=0.1).fit(X, y)
+        assert written
+
+
+@pytest.mark.parametrize("persist", [False, "auto"])
 def test_ratings_are_refused_before_they_are_made(
-    cluster, small_workers, monkeypatch, tmp_path
+    cluster, small_workers, configured, monkeypatch, tmp_path, persist
 ):
     """As many as metadata say: neither ids nor values are looked at."""
     made = tmp_path / "made"
@@ -441,8 +457,10 @@ def test_ratings_are_refused_before_they_are_made(
         da.from_delayed(dask.delayed(make)(), (50, 2), dtype=float) for _ in range(4)
     ]
     monkeypatch.setattr(_demand, "_MOST", 1e-9)
-    with pytest.raises(InsufficientMemoryError, match="X has about 2.34 kiB"):
-        SchMPMatrixFactorization(2).fit(da.concatenate(blocks), da.ones(200, chunks=50))
+    y, text = da.ones(200, chunks=50), "X has about 2.34 kiB"
+    with configured({"dask-ma.data.persist": persist}):
+        with pytest.raises(InsufficientMemoryError, match=text):
+            SchMPMatrixFactorization(2).fit(da.concatenate(blocks), y)
     assert not made.exists()
 
 

@@ -253,7 +253,7 @@ def test_indices_of_sparse_rows_do_not_grow(client, workers, monkeypatch):
     monkeypatch.setattr(stream, "_LITTLE", 0)
     monkeypatch.setattr(Demand, "excess", lambda self, *args: found.append(self) or "")
     cache = RowCache((np.float64,), Kept())
-    stream.exceed_memory(client, futures, X.dtype, workers, cache)
+    stream.go_to_disks(client, futures, describe(X), workers, cache)
     [growth] = [each.growth for each in found]
     taken = n_bytes(X) + n_bytes(X.astype(np.float64))
     assert growth * n_bytes(X) == pytest.approx(taken, rel=0.05)
@@ -288,13 +288,14 @@ def test_blocks_still_to_be_made_are_counted(client, workers, monkeypatch):
     cache = RowCache((np.float64,), Kept())
     blocks = client.map(make, range(12), pure=False)
     wait(blocks[:11])
-    arguments = client, blocks, np.dtype(float), workers, cache
+    info = describe(da.ones((12, 100), chunks=(1, 100)))
+    arguments = client, blocks, info, workers, cache
     try:
-        assert not stream.exceed_memory(*arguments, workers * 3, measure_usage(client))
+        assert not stream.go_to_disks(*arguments, workers * 3, measure_usage(client))
     finally:
         rest.set()
     assert seen == [{workers[3]: 1}]
-    assert not stream.exceed_memory(*arguments)
+    assert not stream.go_to_disks(*arguments)
     assert seen[1:] == [{}]
     cluster.release(blocks)
 
@@ -528,7 +529,7 @@ def test_rows_go_to_disks_where_processes_are_full(share_out, monkeypatch, caplo
     assert given == [len]
     assert "beside 0.93 GiB that it takes itself" in caplog.text
     kept = Kept(1.0, "columns", "fewer")
-    assert share_out(copies=kept, spills=True)
+    assert share_out(copies=kept._replace(spills=True))
     full, found = found, found._replace(taken=0)
     assert not share_out(copies=kept)
     found = full

@@ -5,6 +5,8 @@ import logging
 import re
 from types import SimpleNamespace
 
+import dask
+import dask.array as da
 import numpy as np
 import pytest
 from scipy import sparse
@@ -12,11 +14,11 @@ from sklearn.base import clone
 from traced import traced
 
 from dask_ma import SchMPLDA
+from dask_ma.data import _from_dask, _stream, memory_taken
 from dask_ma.data import _room as rooms
-from dask_ma.data import memory_taken
 from dask_ma.exceptions import InsufficientMemoryError
 from dask_ma.kernels import TileSampler, _gibbs_proposals
-from dask_ma.schmp.topics import _cells, _documents, _layout, _program
+from dask_ma.schmp.topics import _cells, _documents, _layout, _needs
 from dask_ma.schmp.topics import _room as topic_rooms
 from dask_ma.schmp.topics._documents import Documents
 from dask_ma.schmp.topics._exact import ExactMoves
@@ -39,7 +41,7 @@ def make(**params):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Several blocks of each rank."""
-    monkeypatch.setattr(_program, "_PER_BLOCK", 100)
+    monkeypatch.setattr(_needs, "_PER_BLOCK", 100)
 
 
 @pytest.fixture
@@ -107,7 +109,7 @@ def test_memory_of_a_token(
     with disks some are arrays of a tile, which has a 128th of so few tokens. Alone they
     are 9 and 5 with "exact"; after some thousand other tests 8.6 was seen for the 5.
     """
-    monkeypatch.setattr(_program, "_MOST_TOKENS", 4_000)
+    monkeypatch.setattr(_needs, "_MOST_TOKENS", 4_000)
     monkeypatch.setattr(_documents, "_PART", 1_000)
     monkeypatch.setattr(_layout, "_CHUNK", 1_000)
     monkeypatch.setattr(_cells, "_CHUNK", 1_000)
@@ -204,6 +206,68 @@ def test_a_refusal_names_what_would_be_enough(sampler, limited):
     model.fit(X)
 
 
+@pytest.mark.parametrize("n_components", [5, 1000])
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_what_is_foreseen_is_what_is_found(
+    sampler, n_ranks, n_components, small_blocks, on_disks, cluster, monkeypatch
+):
+    """By the first blocks and by all of them, but for which documents they are."""
+    monkeypatch.setattr(_stream, "_LITTLE", 0)
+    monkeypatch.setattr(topic_rooms, "_DOCUMENT", 0)
+    monkeypatch.setattr(topic_rooms, "memory_here", lambda: 10**12)
+    seen = []
+
+    def refuse(processes, shape, sampler, *, on_disk):
+        [process] = processes
+        seen.append((process.needs.others, process.needs.rows, shape, on_disk))
+
+    monkeypatch.setattr(topic_rooms, "_refuse", refuse)
+    ours = sparse.vstack([X] * 2, format="csr")
+    lazy = da.concatenate([da.from_array(X.toarray(), chunks=(45, 60))] * 2)
+    model = make(sampler=sampler, n_ranks=n_ranks, max_iter=1, init="random")
+    model.set_params(n_components=n_components).fit(lazy)
+    (early, *rest), *late = seen
+    assert rest == [0, ours.shape[:1] + (int(ours.sum()),), True]
+    for others, *same in late:
+        assert same == rest
+        assert others == pytest.approx(early, rel=0.02)
+    assert len(late) == n_ranks
+
+
+@pytest.mark.parametrize("persist", [False, "auto"])
+@pytest.mark.parametrize("knows_rows", [False, True])
+def test_what_disks_cannot_do_is_refused_by_the_first_blocks(
+    persist, knows_rows, cluster, configured, monkeypatch, tmp_path
+):
+    """Nothing is written, whether or not metadata tell the number of documents."""
+    stored, n = [], 30 if knows_rows else np.nan
+    monkeypatch.setattr(_stream, "_LITTLE", 0)
+    monkeypatch.setattr(topic_rooms, "_MOST", 1e-9)
+    monkeypatch.setattr(_from_dask, "_to_disks", lambda *_: stored.append(1))
+    part = dask.delayed(X[:30])
+    meta = sparse.csr_array((0, 60))
+    blocks = [da.from_delayed(part, (n, 60), float, meta=meta) for _ in range(12)]
+    values = {
+        "dask-ma.data.persist": persist,
+        "dask-ma.data.cache": str(tmp_path),
+        "dask-ma.data.memory-fraction": 1e-9,
+    }
+    text = f"X has 360 documents with {12 * int(X[:30].sum())} tokens.*'metropolis'"
+    with configured(values), pytest.raises(InsufficientMemoryError, match=text):
+        make().fit(da.concatenate(blocks, allow_unknown_chunksizes=True))
+    assert not stored and not list(tmp_path.iterdir())
+
+
+def test_blocks_that_are_none_are_named_by_the_fit(cluster, on_disks, monkeypatch):
+    """What counts their tokens says nothing of them."""
+    monkeypatch.setattr(_stream, "_LITTLE", 0)
+    for wrong in (np.full((30, 60), np.nan), np.full((30, 60), "word", dtype=object)):
+        blocks = [da.from_delayed(dask.delayed(wrong), (30, 60), float)] * 2
+        with pytest.raises(ValueError, match="[Bb]lock [01]"):
+            make().fit(da.concatenate(blocks))
+
+
 def test_the_process_that_lacks_most_is_named(monkeypatch):
     """Others may need more, and have more memory, too."""
     known = [
@@ -214,7 +278,7 @@ def test_the_process_that_lacks_most_is_named(monkeypatch):
     settings = rooms.RoomSettings(None, 0.4, None)
     text = "64.00 kiB.*with 170.67 kiB each"
     with pytest.raises(InsufficientMemoryError, match=text):
-        needs = topic_rooms.Needs(0, 0, 0, 0)
+        needs = _needs.Needs(0, 0, 0, 0)
         topic_rooms.open_room(needs, settings, None, (90, 1000), "exact")
 
 
@@ -238,7 +302,7 @@ def test_an_open_block_takes_what_is_counted():
     with traced() as memory:
         moves.visit(0, counts, priors, totals, rng)
     width = TileSampler(n_topics).width
-    counted = topic_rooms.open_block_bytes(n_words, n_topics, width, n)
+    counted = _needs.open_block_bytes(n_words, n_topics, width, n)
     # Other threads of the process allocate a little, too.
     assert memory.peak == pytest.approx(counted, rel=0.1)
 
@@ -265,11 +329,11 @@ def test_the_largest_block_is_counted(small_blocks):
     assert most > 1.2 * n_words / len(blocks)
     width = TileSampler(n_topics).width
     needs = program._needs(documents, shard, group)
-    tables = topic_rooms.TABLES * 8 * n_tokens // 4
-    laid_out = topic_rooms.LAYOUT * n_tokens // len(blocks)
-    others = 4 * width + int(topic_rooms.TILES * n_tokens) + tables + laid_out
+    tables = _needs.TABLES * 8 * n_tokens // 4
+    laid_out = _needs.LAYOUT * n_tokens // len(blocks)
+    others = 4 * width + int(_needs.TILES * n_tokens) + tables + laid_out
     n_filled = n_tokens // len(blocks)
-    block = topic_rooms.open_block_bytes(most, n_topics, width, n_filled)
+    block = _needs.open_block_bytes(most, n_topics, width, n_filled)
     assert needs.others - others >= block
 
 
@@ -339,7 +403,7 @@ def test_laying_a_block_out_takes_what_is_counted(sampler, tmp_path, monkeypatch
     blocks = tokens_of_blocks(documents, [np.arange(n_words)], n_words, room)
     with traced() as memory:
         moves.add_block(0, next(blocks))
-    assert memory.peak < topic_rooms.LAYOUT * n
+    assert memory.peak < _needs.LAYOUT * n
 
 
 def test_weights_of_words_take_little(monkeypatch):

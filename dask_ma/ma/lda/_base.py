@@ -42,8 +42,7 @@ class TopicEstimator(FittedTopics):
     def _may_end_early(self) -> bool:
         return bool(self.evaluate_every > 0)
 
-    @property
-    def _copies(self) -> Kept:
+    def _copies(self, params: Any) -> Kept:
         """Documents that are held out are copied, and so are the others."""
         if self.validation_fraction is None:
             return Kept()

@@ -375,8 +375,7 @@ class SchMPMatrixFactorization(FittedFactorization):
     _join = staticmethod(join)
     _worthwhile_ranks = staticmethod(ranks_for_factors)
 
-    @property
-    def _copies(self) -> Kept:
+    def _copies(self, params: Any) -> Kept:
         """Ratings as columns, and by users and by items."""
         return COPIES
 

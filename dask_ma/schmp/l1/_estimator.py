@@ -78,19 +78,16 @@ class L1Estimator(LinearEstimator):
     _to_object = {"schedule": SCHEDULE.as_object}
     _inactive: ClassVar[tuple[Inactive, ...]] = INACTIVE
 
-    @property
-    def _copies(self) -> Kept:
+    def _copies(self, params: Any) -> Kept:
         """The columns, and those that working sets take."""
         remedy = (
             "set schedule=None and layout='auto', with which working sets read rows "
             "from disks"
         )
-        return Kept(COPIES, "its columns", remedy)
-
-    @property
-    def _spills(self) -> bool:
-        """Working sets read their columns from rows on a disk, schedules do not."""
-        return self._objects().get("schedule") is None and self.layout != "columns"
+        # Working sets read their columns from rows on a disk, schedules do not.
+        has_schedule = self._objects().get("schedule") is not None
+        spills = not has_schedule and self.layout != "columns"
+        return Kept(COPIES, "its columns", remedy, spills)
 
     @property
     def _agent(self) -> Any:

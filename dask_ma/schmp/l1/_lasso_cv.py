@@ -263,16 +263,11 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
         routed = process_routing(self, "fit", sample_weight=sample_weight, **params)
         return dict(routed.splitter.split) if "splitter" in routed else {}
 
-    @property
-    def _copies(self) -> Kept:
+    def _copies(self, params: Any) -> Kept:
         """The columns of each fold are laid out anew."""
         remedy = "fit SchMPLasso, which reads rows from disks, to each fold"
-        return super()._copies._replace(what="columns of each fold", remedy=remedy)
-
-    @property
-    def _spills(self) -> bool:
-        """The rows of each fold are laid out anew."""
-        return False
+        kept = super()._copies(params)._replace(spills=False)
+        return kept._replace(what="columns of each fold", remedy=remedy)
 
     @property
     def _agent(self) -> Any:

@@ -18,8 +18,9 @@ from dask_ma.schmp.topics._cost import ranks_for_topics
 from dask_ma.schmp.topics._documents import as_small_counts
 from dask_ma.schmp.topics._fitted import FittedGibbs
 from dask_ma.schmp.topics._moves import topic_dtype
+from dask_ma.schmp.topics._needs import MOST_COPIES, bytes_per_token
 from dask_ma.schmp.topics._params import GibbsParams
-from dask_ma.schmp.topics._room import MOST_COPIES, bytes_per_token
+from dask_ma.schmp.topics._room import foresight
 from dask_ma.topics._priors import (
     check_components,
     check_doc_topic_prior,
@@ -349,16 +350,12 @@ class SchMPLDA(FittedGibbs):
     def _agent(self) -> Any:
         return train
 
-    @property
-    def _copies(self) -> Kept:
+    def _copies(self, params: GibbsParams) -> Kept:
         """Bytes for each token over 12 of a count, which is one token or more."""
-        size = topic_dtype(self.n_components).itemsize
-        laid_out, kept = bytes_per_token(self._sampler(), size, self.n_proposals)
-        return Kept((laid_out + MOST_COPIES * kept) / 12, "tokens")
-
-    @property
-    def _spills(self) -> bool:
-        return True
+        size = topic_dtype(params.n_components).itemsize
+        laid_out, kept = bytes_per_token(params.sampler, size, params.n_proposals)
+        times = (laid_out + MOST_COPIES * kept) / 12
+        return Kept(times, "tokens", spills=True, foresight=foresight(params))
 
     @property
     def _may_end_early(self) -> bool:

@@ -15,34 +15,27 @@ import numpy as np
 
 from dask_ma.comm import Group
 from dask_ma.data import Room, Shard, give_back_freed
-from dask_ma.kernels import TileSampler, document_stages, polya_slopes, polya_sum
+from dask_ma.kernels import document_stages, polya_slopes, polya_sum
 from dask_ma.schmp.runtime._ring import ParameterBlock
 from dask_ma.schmp.runtime._rotation_program import RotationProgram, Turn
 from dask_ma.schmp.runtime._rotation_schedule import Rotation
 from dask_ma.schmp.topics._documents import Documents, TokenTopics, smallest
-from dask_ma.schmp.topics._exact import ExactMoves, has_sparse_rows
+from dask_ma.schmp.topics._exact import ExactMoves
 from dask_ma.schmp.topics._layout import by_document, chunks, tokens_of_blocks
 from dask_ma.schmp.topics._metropolis import MetropolisMoves
 from dask_ma.schmp.topics._moves import Moves, Priors, topic_dtype
-from dask_ma.schmp.topics._params import GibbsParams
-from dask_ma.schmp.topics._room import (
-    LAYOUT,
-    TABLES,
-    TILES,
-    UNEVEN,
+from dask_ma.schmp.topics._needs import (
+    MOST_BLOCKS,
     Needs,
+    blocks_of_a_rank,
     bytes_per_token,
     kept_copies,
-    open_block_bytes,
-    open_room,
-    rows_in_memory,
+    others_needed,
 )
+from dask_ma.schmp.topics._params import GibbsParams
+from dask_ma.schmp.topics._room import open_room, rows_in_memory
 from dask_ma.schmp.topics._rows import filled
 
-_PER_BLOCK = 100_000  # tokens of a rank and block that are worth a message
-_MOST_BLOCKS = 4  # of a rank, for the sake of overlap
-_DENSE_BLOCKS = 2  # where one is drawn so soon that messages take a part of the time
-_MOST_TOKENS = 2_000_000  # of a rank and block, which are laid out in memory
 _LOWEST_PRIOR, _HIGHEST_PRIOR = 1e-5, 1e5
 
 
@@ -115,7 +108,7 @@ class GibbsTopics(RotationProgram):
 
     def __init__(self, params: GibbsParams) -> None:
         self.params = params
-        self.rotation = Rotation(_MOST_BLOCKS, synchronize=params.synchronize)
+        self.rotation = Rotation(MOST_BLOCKS, synchronize=params.synchronize)
 
     def prepare(self, shard: Shard, group: Group) -> LocalTopics:
         """Read the rows as tokens; a collective call."""
@@ -142,7 +135,7 @@ class GibbsTopics(RotationProgram):
         p, begins = self.params, documents.first_rank(group, n_stages) == group.rank
         starts = n_stages, group.size, begins
         if p.sampler == "exact":
-            n_blocks = self._blocks_of_a_rank(documents.n_all_tokens, group.size)
+            n_blocks = blocks_of_a_rank(p, documents.n_all_tokens, group.size)
             n_blocks *= group.size
             return ExactMoves(documents, p.n_components, room, *starts, n_blocks)
         return MetropolisMoves(documents, p.n_components, room, p.n_proposals, *starts)
@@ -164,7 +157,7 @@ class GibbsTopics(RotationProgram):
 
     def blocks(self, work: np.ndarray, n_ranks: int) -> list[list[np.ndarray]]:
         """Blocks of about the same number of tokens; few where there are few tokens."""
-        n_blocks = self._blocks_of_a_rank(int(work.sum()), n_ranks)
+        n_blocks = blocks_of_a_rank(self.params, int(work.sum()), n_ranks)
         return Rotation(n_blocks).blocks(work, n_ranks)
 
     def arrange(
@@ -302,38 +295,10 @@ class GibbsTopics(RotationProgram):
         sizes = document, word, documents.offset_dtype.itemsize
         topic_size = topic_dtype(p.n_components).itemsize
         laid_out, kept = bytes_per_token(p.sampler, topic_size, p.n_proposals, sizes)
-        n_blocks = self._blocks_of_a_rank(documents.n_all_tokens, group.size)
-        n_blocks *= group.size
-        others = LAYOUT * n_tokens // n_blocks
-        n_cells = p.n_features * p.n_components
-        table = 4 * n_cells
-        if p.sampler == "metropolis" or has_sparse_rows(p.n_components):
-            table = 8 * min(n_cells, documents.n_all_tokens)
-        others += TABLES * table // group.size
-        if p.sampler == "exact":
-            width = TileSampler(p.n_components).width
-            if has_sparse_rows(p.n_components):  # a block is dense while it is here
-                # Blocks have as many tokens each, and not as many words.
-                n_words = min(p.n_features, UNEVEN * -(-p.n_features // n_blocks))
-                n_filled = -(-documents.n_all_tokens // n_blocks)
-                n_filled = min(n_words * p.n_components, n_filled)
-                block = n_words, p.n_components, width, n_filled
-                others += open_block_bytes(*block)
-            others += 4 * len(documents) * width
-            others += int(TILES * n_tokens)
+        shape = len(documents), n_tokens
+        others = others_needed(p, *shape, documents.n_all_tokens, group.size)
         states = n_tokens * kept * kept_copies(group)
         return Needs(n_tokens * laid_out, states, rows_in_memory(shard), others)
-
-    def _blocks_of_a_rank(self, n_tokens: int, n_ranks: int) -> int:
-        """Blocks of each rank: few for few tokens, more where these would be large."""
-        of_block = n_ranks**2
-        is_exact, most = self.params.sampler == "exact", _MOST_BLOCKS
-        if n_ranks == 1 and not is_exact:
-            most = 1  # none is on its way, and documents are counted for each
-        elif n_ranks > 1 and is_exact and not has_sparse_rows(self.params.n_components):
-            most = _DENSE_BLOCKS  # one travels while the other is here
-        wanted = min(max(n_tokens // (of_block * _PER_BLOCK), 1), most)
-        return max(wanted, -(-n_tokens // (of_block * _MOST_TOKENS)))
 
     def _start_weights(self, parameters: np.ndarray) -> np.ndarray | None:
         """Weights by which first topics are drawn."""

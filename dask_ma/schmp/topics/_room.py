@@ -6,6 +6,8 @@ import logging
 import math
 import os
 import socket
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from dask.utils import format_bytes
@@ -13,105 +15,78 @@ from scipy import sparse
 
 from dask_ma.comm import Group, allgather
 from dask_ma.data import (
+    Foresight,
     Room,
     RoomSettings,
     Shard,
+    Share,
     is_on_disk,
     memory_here,
     memory_taken,
 )
 from dask_ma.exceptions import InsufficientMemoryError
+from dask_ma.schmp.topics._needs import Needs, others_needed
+from dask_ma.schmp.topics._params import GibbsParams
 
 logger = logging.getLogger("dask_ma.schmp")
 
+_DOCUMENT = 16  # bytes: which it is, and where its tokens begin
 _MOST = 0.75  # of the limit, of all that there is: Dask pauses a worker at 80 %
-TABLES = 3  # of a rank's part of the words: its own, the next, and one as floats
-LAYOUT = 32  # bytes for each token of the block that is being laid out
-TILES = 1 / 4  # bytes for each token that tiles take as objects, however large they are
-UNEVEN = 2  # words of the largest block, for those of the mean: Zipf's law leads to 1.9
-MOST_COPIES = 4  # states that are kept: the last two of a rank, and its neighbour's
-
-
-class Needs(NamedTuple):
-    """Bytes that a rank is going to take.
-
-    Attributes
-    ----------
-    tokens : int
-        What disks can take over.
-    states : int
-        Copies of the topics of tokens, for the loss of a worker; none from disks.
-    rows : int
-        Rows that are not on disks; they are there already.
-    others : int
-        What else has to be in memory: tables of counts, and the tokens of a block.
-    """
-
-    tokens: int
-    states: int
-    rows: int
-    others: int
-
-
-def bytes_per_token(
-    sampler: str,
-    topic_size: int,
-    n_proposals: int,
-    sizes: tuple[int, int, int] = (4, 4, 2),
-) -> tuple[int, int]:
-    """Bytes for a token that is laid out, and those of a state that is kept of it.
-
-    Parameters
-    ----------
-    sampler : {"exact", "metropolis"}
-    topic_size : int
-        Bytes of the number of a topic.
-    n_proposals : int
-    sizes : tuple of int, default=(4, 4, 2)
-        Bytes of the number of a document, of a word, and of a place in a document.
-
-    Returns
-    -------
-    laid_out, kept : int
-        The former with the word that a token has until all are laid out.
-    """
-    if sampler == "exact":
-        # Tokens of the same word and document take less than one of its own.
-        return sum(sizes) + sizes[1] + topic_size, topic_size
-    laid_out = 8 + sizes[1] + (n_proposals + 2) * topic_size
-    return laid_out, (n_proposals + 1) * topic_size
-
-
-def open_block_bytes(n_words: int, n_topics: int, width: int, n_filled: int) -> int:
-    """Bytes for a block of sparse rows that "exact" draws while it is dense.
-
-    Parameters
-    ----------
-    n_words, n_topics : int
-        Its shape.
-    width : int
-        Numbers in a row of the sampler's weights.
-    n_filled : int
-        Elements that are not zero.
-
-    Returns
-    -------
-    n_bytes : int
-        For counts, weights, and what it takes to find the elements that are not zero.
-    """
-    # An int32 and a flag for each, and a float32; of those that are not zero the place,
-    # the word, the topic and the count.
-    return n_words * (5 * n_topics + 4 * width) + 20 * n_filled
-
-
-def kept_copies(group: Group) -> int:
-    """States that a rank has in memory: its last ones, and those of its neighbour."""
-    return MOST_COPIES // 2 if group.size == 1 else MOST_COPIES
 
 
 def rows_in_memory(shard: Shard) -> int:
     """Bytes of the rows of a rank that are not on a disk."""
     return sum(_nbytes(block.X) for block in shard.blocks if not is_on_disk(block.X))
+
+
+def foresight(params: GibbsParams) -> Foresight:
+    """What tells by the first blocks that not even disks are enough.
+
+    Parameters
+    ----------
+    params : GibbsParams
+        Of the fit.
+    """
+    return Foresight(count_tokens, partial(refuse_early, params))
+
+
+def count_tokens(X: Any) -> int:
+    """Tokens of the rows of a block, on its worker."""
+    return int((X.data if sparse.issparse(X) else X).sum())
+
+
+def refuse_early(
+    params: GibbsParams, n_documents: int, n_tokens: int, shares: Sequence[Share]
+) -> None:
+    """Refuse rows that :func:`open_room` is going to refuse, once they are all there.
+
+    Parameters
+    ----------
+    params : GibbsParams
+        Of the fit.
+    n_documents, n_tokens : int
+        About those of all ranks.
+    shares : sequence of Share
+        What processes have, and are going to have.
+
+    Raises
+    ------
+    InsufficientMemoryError
+        If what has to be in memory is too much for some process.
+    """
+    n_ranks = sum(share.n_ranks for share in shares)
+    of_rank = -(-n_documents // n_ranks), n_tokens // n_ranks
+    others = others_needed(params, *of_rank, n_tokens, n_ranks)
+    others += _DOCUMENT * of_rank[0]
+    processes = [
+        _Process(
+            share.limit,
+            share.taken + share.rows,
+            Needs(0, 0, share.rows, share.n_ranks * others),
+        )
+        for share in shares
+    ]
+    _refuse(processes, (n_documents, n_tokens), params.sampler, on_disk=True)
 
 
 def open_room(
@@ -157,10 +132,7 @@ def open_room(
         settings.persists is None
         and any(each.is_too_full(settings.fraction) for each in processes)
     )
-    fullest = max(processes, key=lambda each: each.beyond(on_disk=on_disk))
-    if fullest.beyond(on_disk=on_disk) > 0:
-        text = _too_much(fullest, shape, sampler, on_disk=on_disk)
-        raise InsufficientMemoryError(text)
+    _refuse(processes, shape, sampler, on_disk=on_disk)
     if group.rank == 0:
         most = (format_bytes(max(each.needs[i] for each in processes)) for i in (0, 1))
         others = max(each.needs.rows + each.needs.others for each in processes)
@@ -202,6 +174,20 @@ class _Process(NamedTuple):
         """Whether it has to leave the tokens to disks."""
         is_much = sum(self.needs) > fraction * self.limit
         return is_much or self.beyond(on_disk=False) > 0
+
+
+def _refuse(
+    processes: Sequence[_Process],
+    shape: tuple[int, int],
+    sampler: str,
+    *,
+    on_disk: bool,
+) -> None:
+    """Raise an error if one of them has too little memory, about the fullest."""
+    fullest = max(processes, key=lambda each: each.beyond(on_disk=on_disk))
+    if fullest.beyond(on_disk=on_disk) > 0:
+        text = _too_much(fullest, shape, sampler, on_disk=on_disk)
+        raise InsufficientMemoryError(text)
 
 
 def _too_much(
