@@ -118,6 +118,14 @@ def has_parameters(value: Any) -> bool:
     return isinstance(value, Settings) or "sklearn.base.BaseEstimator" in bases
 
 
+def plain(value: Any) -> Any:
+    """A number of NumPy's, such as searches draw, as one of Python's; others as is.
+
+    What a scheduler is told of a fit must be made of Python's.
+    """
+    return value.item() if isinstance(value, np.generic) else value
+
+
 class Named(Generic[_Held]):
     """Range of a parameter that is an object of some classes, or the name of one.
 

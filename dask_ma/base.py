@@ -22,7 +22,7 @@ from sklearn.utils.validation import validate_data
 
 from dask_ma._callbacks import N_WRAPPERS, CallbackSupportMixin, fit_listener
 from dask_ma._scores import blockwise_accuracy, blockwise_r2
-from dask_ma._settings import Inactive, SettingsMixin, check_inactive
+from dask_ma._settings import Inactive, SettingsMixin, check_inactive, plain
 from dask_ma.data import (
     CAST_LATER,
     Deal,
@@ -109,10 +109,10 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
 
     def _params_of(self, kind: type[_Params], **changes: Any) -> _Params:
         """Those parameters of the estimator that a kind has, but for changes."""
-        own = {**self.get_params(deep=False), **self._objects()}
-        known = {"is_classifier": is_classifier(self), **own}
-        names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-        return kind(**{**{n: v for n, v in known.items() if n in names}, **changes})
+        known = {"is_classifier": is_classifier(self), **self.get_params(deep=False)}
+        known |= self._objects() | changes
+        names = {f.name for f in fields(kind)} | {*changes}  # type: ignore[arg-type]
+        return kind(**{n: plain(v) for n, v in known.items() if n in names})
 
     def _max_rounds(self, params: Any, info: InputInfo, n_ranks: int) -> int | None:
         """Most rounds that there can be, for progress bars; None if nobody knows."""

@@ -32,6 +32,7 @@ from dask_ma.linear import (
     gain_to_go_on,
     initial_model,
     may_start_at_mean,
+    note_on_scales,
     with_targets,
 )
 from dask_ma.linear.refine import Refinable, is_quick, refine
@@ -97,6 +98,9 @@ def train(context: RankContext, arguments: Any, params: ButterflyParams) -> FitR
     converged = ended.stop
     if refines and not ended.wanted:
         converged = refine(passes, state, float(passes.state.t))
+    numbers, model = columns.numbers, passes.current
+    if note := note_on_scales(context.group, problem, model, params, numbers=numbers):
+        context.note(note)
     fitted = passes.model()
     return FitResult(
         fitted, converged, context.history, context.timeline(), passes.notes()

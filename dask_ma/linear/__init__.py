@@ -18,6 +18,7 @@ from dask_ma.linear._model import (
     score_sums,
 )
 from dask_ma.linear._patience import PATIENCE, gain_to_go_on, may_hand_over, patience_of
+from dask_ma.linear._scales import note_on_scales
 from dask_ma.linear._start import (
     at_mean,
     may_start_at_mean,
@@ -57,6 +58,7 @@ __all__ = [
     "loss_name",
     "may_hand_over",
     "may_start_at_mean",
+    "note_on_scales",
     "patience_of",
     "rounding_of",
     "score_sums",

@@ -151,13 +151,24 @@ class LinearEstimator(DistributedEstimator):
                 f"the refinement ended after {self.n_iter_} rounds with an objective "
                 f"about {last['excess']:.1g} times its value above the optimum, which "
                 f"is more than refine_tol={self.refine_tol}; raise refine_max_iter or "
-                "alpha, or scale the features" + self._advice_on_shape(last)
+                "alpha, or scale the features"
+                + self._advice_on_shape(last)
+                + self._advice_on_start()
             )
         if self.tol is None or result.converged:
             return None
         return (
             f"the maximum of {self.max_iter} rounds was reached before the objective "
             "settled; raise max_iter, or set tol=None if this is wanted"
+        )
+
+    def _advice_on_start(self) -> str:
+        """What else helps a fit that goes on from a model; empty where none does."""
+        if not getattr(self, "warm_start", False):
+            return ""
+        return (
+            ". If warm_start goes on from a model of other rows, such as of another "
+            "scale, set warm_start=False"
         )
 
     def _advice_on_shape(self, record: dict[str, Any]) -> str:

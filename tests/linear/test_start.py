@@ -102,6 +102,7 @@ def test_targets_that_are_all_the_same(diabetes, value):
     [{"refine": None}, {"early_stopping": True}, {"tol": None, "max_iter": 20}],
     ids=str,
 )
+@pytest.mark.filterwarnings("ignore:early_stopping has ended the fit:UserWarning")
 def test_ordinary_targets_are_fitted_from_zero(cls, params):
     """Columns that are not centred took longer from the mean."""
     X, y = load_diabetes(return_X_y=True, scaled=False)

@@ -138,6 +138,9 @@ class Coordinates:
         The parameter, or the spread in its place.
     level : float
         The parameter.
+    usual : float
+        What an objective is taken to be at most where a tolerance is a part of it: few
+        targets far out may make up all the rest. Infinite unless somebody sets it.
     standardization : Standardization
         Centre and scale of the columns.
     n_features : int
@@ -165,6 +168,7 @@ class Coordinates:
         self.reach = spread if reach is None else reach
         self._knows_reach = fit_intercept and reach is not None
         self.level = level
+        self.usual = np.inf
         centre = mean if fit_intercept else np.zeros_like(mean)
         variance = mean_square - centre**2
         variance[variance <= ROUNDING * mean_square] = 0.0

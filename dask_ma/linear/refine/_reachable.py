@@ -1,4 +1,4 @@
-"""Targets that no model can reach, or that all models reach, by the units they are in.
+"""Targets that no model can reach, or that all models reach, by units or far out.
 
 The slope of some losses has a bound `s`. At the optimum with an L2 penalty of weight
 `alpha` coefficients are a mean of centred rows, each times its slope, over `alpha`: the
@@ -20,7 +20,10 @@ from dask_ma.linear.refine._coordinates import Coordinates
 _NORMAL = 1.4826  # deviations of normal targets over their median distance
 # Of the deviation of targets: values that vary less explain three quarters at most.
 _FEW = 0.5
+_DROWNED = 5.0  # deviations that those of most targets make of the standard deviation
 _TUBE = 2.0  # deviations, within which nearly all targets are
+_INNER = 0.9  # of the targets, which are not far out
+_USUAL = 3.0  # times their mean deviation: residuals that cost more are far out
 _N_SEEN = 1000  # targets of all ranks that stand for the others
 
 
@@ -60,20 +63,60 @@ def notes_on_targets(
             "epsilon"
         )
         return
-    slopes = {"huber": params.epsilon, "epsilon_insensitive": 1.0}
-    slope, l2 = slopes.get(loss, np.inf), coordinates.penalty.l2
+    slope, l2 = _slope_of(params), coordinates.penalty.l2
     if not (np.isfinite(slope) and l2):
         return
     most = slope * coordinates.total_variance / l2
     distance = float(np.median(np.abs(y - np.median(y))))
     if most < _FEW * _NORMAL * distance:
         cure = ", raise epsilon" if loss == "huber" else ""
+        # Where few are far out, the standard deviation tells of nothing else.
+        is_drowned = spread > _DROWNED * _NORMAL * distance
+        robust = " with sklearn.preprocessing.RobustScaler, as some targets are far out"
+        scaler = robust if is_drowned else ""
         yield (
             f"with loss={loss!r} and alpha={params.alpha:g} the values of no "
             f"model have a standard deviation above {most:.3g}, and half of the "
             f"targets are {distance:.3g} or more from their median; scale y to a "
-            f"deviation near 1{cure}, or lower alpha"
+            f"deviation near 1{scaler}{cure}, or lower alpha"
         )
+
+
+def usual_objective(group: Group, shard: Shard, params: RefineParams) -> float:
+    """A few times what residuals as large as most deviations cost; collective.
+
+    Where the slope of the loss has a bound, a few targets far out may cost any model a
+    thousand times what all others do, and say nothing of how good it is.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    shard : Shard
+        Its rows.
+    params : RefineParams
+        Parameters of the fit.
+
+    Returns
+    -------
+    objective : float
+        Infinite where the slope has no bound, or nearly all targets are the same.
+    """
+    slope = _slope_of(params)
+    if not np.isfinite(slope):
+        return np.inf
+    y, _ = _some_targets(group, shard)
+    deviations = np.sort(np.abs(y - np.median(y)))
+    inner = deviations[: max(1, int(_INNER * len(deviations)))]
+    return _USUAL * slope * float(inner.mean()) or np.inf
+
+
+def _slope_of(params: RefineParams) -> float:
+    """The largest slope of the loss of a regression; infinite if it is not known."""
+    if params.is_classifier or not isinstance(params.loss, str):
+        return np.inf
+    slopes = {"huber": params.epsilon, "epsilon_insensitive": 1.0}
+    return slopes.get(params.loss, np.inf)
 
 
 def _some_targets(group: Group, shard: Shard) -> tuple[np.ndarray, float]:

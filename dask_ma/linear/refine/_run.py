@@ -27,7 +27,7 @@ from dask_ma.linear.refine._choice import choose_method
 from dask_ma.linear.refine._coordinates import Coordinates, Found
 from dask_ma.linear.refine._evaluation import Request, Rows
 from dask_ma.linear.refine._few_rows import few_rows_round, find_optimum
-from dask_ma.linear.refine._reachable import notes_on_targets
+from dask_ma.linear.refine._reachable import notes_on_targets, usual_objective
 from dask_ma.linear.refine._search import ZERO, Search, Verdict
 from dask_ma.linear.refine._share import Share, Slice
 from dask_ma.supervised._problem import Problem
@@ -247,12 +247,19 @@ class Refinement(Method):
 
     def _begin(self, model: LinearModel) -> Best:
         """Begin the search at a model; a collective call."""
-        coordinates = self._rows.coordinates(model)
+        coordinates = self._coordinates(model)
         best = Best(self._nearer(model, coordinates), coordinates)
         if self._makes_search:
             share = Share(coordinates.n_features)
             self._search = self._search_from(best.points, coordinates, share)
         return best
+
+    def _coordinates(self, model: LinearModel) -> Coordinates:
+        """Coordinates, with what an objective is by the targets; a collective call."""
+        group, before = self.context.group, self._before
+        coordinates = self._rows.coordinates(model)
+        coordinates.usual = usual_objective(group, before.problem.shard, before.params)
+        return coordinates
 
     def _nearer(self, model: LinearModel, coordinates: Coordinates) -> LinearModel:
         """The model, or the mean of the targets where its values are far from all."""
@@ -393,7 +400,7 @@ class FewRowsRefinement(Refinement):
         start = before.current if before.n_refined else before.output
         if before.is_worse and not before.n_refined:
             start = initial_model(before.problem, before.params)
-        coordinates = self._rows.coordinates(start)
+        coordinates = self._coordinates(start)
         with self.log.computing():
             self._optimum = find_optimum(
                 self.context.group,
@@ -454,7 +461,7 @@ class SharedRefinement(Refinement):
     _slopes: np.ndarray
 
     def _begin(self, model: LinearModel) -> Best:
-        coordinates = self._rows.coordinates(model)
+        coordinates = self._coordinates(model)
         model = self._nearer(model, coordinates)
         self._share = Slice(
             self.context.group,

@@ -383,7 +383,8 @@ class Verdict(NamedTuple):
     Attributes
     ----------
     excess : float
-        Estimate of how far the mean objective is above its optimum, relative to it.
+        Estimate of how far the mean objective is above its optimum, relative to it, or
+        to what is usual where that is less.
     is_done : bool
         Whether there is nothing more to be evaluated.
     is_converged : bool
@@ -429,7 +430,7 @@ class Search:
         *,
         is_warm: bool,
     ) -> None:
-        self._params = params
+        self._params, self._usual = params, coordinates.usual
         has_curvature = make_loss(params.loss).has_curvature
         is_free = params.refine == "auto" and has_curvature
         self._rules = Rules(coordinates, len(points), method, share, is_free=is_free)
@@ -480,7 +481,8 @@ class Search:
         if self._start is None:
             self._start = mean
         # A loss may be negative: relative is then to the size of the objective.
-        size = max(abs(mean), ZERO * abs(self._start))
+        part = min(abs(mean), self._usual)
+        size = max(part, ZERO * abs(self._start))
         self._tolerance = self._params.refine_tol * size
         for track, one in zip(asked, found, strict=True):
             track.update(one, self._tolerance)
@@ -488,7 +490,7 @@ class Search:
         # Each problem is worked on until it is near. Where rounds do not suffice for
         # some, their mean, which is what the fit minimises, may be near all the same.
         return Verdict(
-            left / abs(mean) if mean else 0.0,
+            left / part if part else 0.0,
             all(self._is_ended(track) for track in self._tracks),
             left <= self._tolerance,
         )

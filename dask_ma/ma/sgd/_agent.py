@@ -28,6 +28,7 @@ from dask_ma.linear import (
     describe,
     initial_model,
     may_start_at_mean,
+    note_on_scales,
     rounding_of,
     with_targets,
 )
@@ -112,6 +113,8 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
         if way != "allreduce":
             add_up = partial(_add_up, context.group, way)
         converged = refine(rounds, state, t, add_up)
+    if note := note_on_scales(context.group, problem, rounds.output, params):
+        context.note(note)
     fitted = {**describe(rounds.output, problem, t, rounds.n_rounds), **rounds.extra(t)}
     return FitResult(
         fitted, converged, context.history, context.timeline(), notes_on(problem)

@@ -32,7 +32,7 @@ from dask_ma.mpca.training._features import (
     kept_scaling,
     unscaled_tol,
 )
-from dask_ma.mpca.training._notes import tell_of_divergence
+from dask_ma.mpca.training._notes import notes_on_start, tell_of_divergence
 from dask_ma.mpca.training._params import Baseline, MPCAParams, MPCAResult
 from dask_ma.mpca.training._placing import restore_and_place
 from dask_ma.mpca.training._prefetch import Prefetcher
@@ -194,7 +194,7 @@ class Trainer:
         if params.keep_optimizer:
             steps = float(self._counters.n_steps)
             state = mean_state(context.group, self._network.optimizer_state(), steps)
-        timeline = context.timeline()
+        timeline, curve = context.timeline(), self._state["loss_curve"]
         context.group.flush()
         # Nobody leaves while parts of models are still on their way to it.
         barrier(context.group)
@@ -204,7 +204,7 @@ class Trainer:
             self._end.converged,
             context.history,
             timeline,
-            self._notes,
+            (*self._notes, *notes_on_start(baseline, curve, is_warm=params.is_warm)),
             baseline,
             self._scaling,
         )

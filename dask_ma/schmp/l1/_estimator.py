@@ -139,7 +139,7 @@ class L1Estimator(LinearEstimator):
             f"the maximum of {self.max_iter} rounds was reached with a duality gap of "
             f"{gap:.3e}, asked was {asked:.3e} (tol={self.tol} times the objective "
             "without coefficients, or its root times that reached); raise max_iter, "
-            "tol or alpha, or scale the features"
+            "tol or alpha, or scale the features" + self._advice_on_start()
         )
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from dask_ma.engine import RankContext, fit_rounds
-from dask_ma.linear import initial_model
+from dask_ma.linear import initial_model, note_on_scales
 from dask_ma.sfb.logistic._cost import choose_settings
 from dask_ma.sfb.logistic._fit import Fit
 from dask_ma.sfb.logistic._params import SFBParams
@@ -54,6 +54,11 @@ def train(context: RankContext, arguments: Any, params: SFBParams) -> FitResult:
     fit = Fit(context, problem, validation, params, span)
     ended = fit_rounds(context, fit, state)
     fit.finish(ended.stop)
+    if validation is not None and span is None:
+        model = fit.everywhere()
+        note = note_on_scales(context.group, problem, model, params, is_softmax=True)
+        if note is not None:
+            context.note(note)
     fitted = {**fit.model(), "communication": fit.engine.communication}
     return FitResult(fitted, ended.stop, context.history, context.timeline())
 

@@ -171,6 +171,7 @@ class SFBEstimator(LinearEstimator):
             f"{ended} with a duality gap of {gap:.3e}, {gap / objective:.2%} of the "
             f"objective; asked was {allowed:.2%} (tol={self.tol}). "
             f"{', '.join(means[:-1]).capitalize()}, or {means[-1]}"
+            + self._advice_on_start()
         )
 
     def _better(self, result: FitResult) -> str:

@@ -141,11 +141,7 @@ class Fit(Method):
     def measure(self) -> list[np.ndarray]:
         if self._validation is None:
             return []
-        model = self._linear(everywhere=True)
-        if self._params.settings.exchange._goes_apart:
-            # Others have other matrices, and the model is that of rank 0.
-            model = LinearModel(*broadcast(self.context.group, tuple(model)))
-        return [score_sums(self._validation, model, is_classifier=True)]
+        return [score_sums(self._validation, self.everywhere(), is_classifier=True)]
 
     def record(self, record: Record, sums: list[np.ndarray]) -> None:
         objective, bound = self._found
@@ -182,6 +178,14 @@ class Fit(Method):
         if self._wants_steps or (self._wants_bound and not self._room.bound):
             fitted["lacks"] = self._room.lacks
         return fitted
+
+    def everywhere(self) -> LinearModel:
+        """The model, on all ranks; a collective call."""
+        model = self._linear(everywhere=True)
+        if self._params.settings.exchange._goes_apart:
+            # Others have other matrices, and the model is that of rank 0.
+            model = LinearModel(*broadcast(self.context.group, tuple(model)))
+        return model
 
     def finish(self, converged: bool) -> None:
         """Take the best model, and find its bound; a collective call.
