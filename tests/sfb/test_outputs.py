@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.datasets import load_digits
+from traced import traced
 
 from dask_ma import SFBLogisticRegression, SFBMetricLearner
 from dask_ma.comm import LocalGroup
@@ -14,10 +15,12 @@ from dask_ma.kernels import _outer
 from dask_ma.sfb import Exchange, _shared, run
 from dask_ma.sfb.exchange import _choice, _outputs
 from dask_ma.sfb.exchange._outputs import OutputShares, kept_every, packed, unpacked
+from dask_ma.sfb.logistic._agent import join
 from dask_ma.sfb.metric import _models
 from dask_ma.sfb.model import _matrix, _rows
 from dask_ma.sfb.model._model import Batch
 from dask_ma.sfb.prox import L1, L2, NoPenalty
+from dask_ma.supervised import FitResult
 
 X, y = load_digits(return_X_y=True)
 X, y = X[:300] / 16, y[:300]
@@ -250,6 +253,37 @@ def test_arrays_put_together(n_ranks):
     np.testing.assert_array_equal(by_rows, whole)
     np.testing.assert_array_equal(row, whole[0])
     assert by_outputs.T.flags.c_contiguous and by_rows.flags.c_contiguous
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_outputs_come_straight_from_the_ranks(monkeypatch, inproc_client, n_ranks):
+    """None goes by way of rank 0, and the client has all in one array."""
+    params = {"solver": "sgd", "alpha": 1e-3, "max_iter": 2, "tol": None}
+    params |= {"random_state": 0, "n_ranks": n_ranks}
+    expected = SFBLogisticRegression(communication="factors", **params).fit(X, y)
+    monkeypatch.setattr(OutputShares, "collect", None)
+    model = SFBLogisticRegression(communication="outputs", **params).fit(X, y)
+    assert model.coef_.flags.c_contiguous and model.coef_.dtype == X.dtype
+    np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-9)
+    np.testing.assert_allclose(model.intercept_, expected.intercept_, atol=1e-9)
+    with inproc_client.as_current():
+        there = SFBLogisticRegression(communication="outputs", **params).fit(X, y)
+    np.testing.assert_array_equal(there.coef_, model.coef_)
+    np.testing.assert_array_equal(there.intercept_, model.intercept_)
+
+
+def test_no_part_of_a_rank_outlives_the_whole():
+    """Each goes when it has been put where it belongs."""
+    n_features = 50_000
+    with traced() as memory:
+        models = [
+            {"coef": np.full((10, n_features), r), "intercept": np.full(10, r)}
+            for r in np.arange(4.0)
+        ]
+        results = [FitResult(model, True, []) for model in models]
+        found = join([*results, None], None)
+    np.testing.assert_array_equal(found.fitted["coef"][:, -1], np.repeat(range(4), 10))
+    assert memory.left <= 1.1 * found.fitted["coef"].nbytes
 
 
 def test_no_factor_is_sent():
