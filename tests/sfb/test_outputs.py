@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.datasets import load_digits
+from sklearn.exceptions import ConvergenceWarning
 from traced import traced
 
 from dask_ma import SFBLogisticRegression, SFBMetricLearner
@@ -284,6 +285,69 @@ def test_no_part_of_a_rank_outlives_the_whole():
         found = join([*results, None], None)
     np.testing.assert_array_equal(found.fitted["coef"][:, -1], np.repeat(range(4), 10))
     assert memory.left <= 1.1 * found.fitted["coef"].nbytes
+
+
+@pytest.mark.each
+@pytest.mark.parametrize("weight", [None, {0: 2.0, 3: 0.5}])
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize(("n_ranks", "batch_size"), [(1, 7), (2, 7), (3, 20)])
+def test_rows_stay_for_the_losses(monkeypatch, kind, n_ranks, batch_size, weight):
+    """Where they are few against the matrix; else they are sent once more."""
+    n_streams, sizes = [], []
+    plain, losses = OutputShares.stream, _shared.SharedOutputs._losses
+
+    def stream(self, batches):
+        n_streams.append(self._group.rank)
+        return plain(self, batches)
+
+    def counted(self, some, found, sums):
+        sizes.extend(batch.n_rows for batch in some)
+        return losses(self, some, found, sums)
+
+    monkeypatch.setattr(OutputShares, "stream", stream)
+    monkeypatch.setattr(_shared.SharedOutputs, "_losses", counted)
+    monkeypatch.setattr(_rows, "_CHUNK", 64)
+    labels = np.arange(200) % 100
+    rows = np.random.default_rng(0).normal(size=(200, 9))
+    rows[np.abs(rows) < 1] = 0
+    params = {"solver": "sgd", "max_iter": 2, "tol": None, "batch_size": batch_size}
+    params |= {"n_ranks": n_ranks, "random_state": 0, "refine": False}
+    params |= {"communication": "outputs", "class_weight": weight}
+    found = []
+    for most in (100, 0):
+        monkeypatch.setattr(_shared, "_MOST_KEPT", most)
+        found.append(SFBLogisticRegression(**params).fit(kind(rows), labels))
+        assert len(n_streams) == 2 * n_ranks * (2 - bool(most))
+        assert sum(sizes) == 2 * 200 * n_ranks
+        # Several batches together, where that is not too much.
+        assert max(sizes) <= 64 * n_ranks
+        assert max(sizes) > 0.7 * min(64 * n_ranks, 200)
+        n_streams.clear()
+        sizes.clear()
+    np.testing.assert_array_equal(found[0].coef_, found[1].coef_)
+    for one, other in zip(*(model.history_ for model in found), strict=True):
+        assert one["objective"] == pytest.approx(other["objective"], rel=1e-12)
+        if n_ranks > 1:
+            assert one["bytes_sent"] + one["bytes_shared"] < 0.9 * (
+                other["bytes_sent"] + other["bytes_shared"]
+            )
+
+
+def test_rows_stay_for_nothing_once(monkeypatch):
+    """Where gaps are looked at, and no losses, the next pass keeps none."""
+    n_kept, plain = [], _shared.SharedOutputs.factors
+
+    def factors(self, *args):
+        yield from plain(self, *args)
+        n_kept.append(len(self._kept))
+
+    monkeypatch.setattr(_shared, "_MOST_KEPT", 100)
+    monkeypatch.setattr(_shared.SharedOutputs, "factors", factors)
+    params = {"solver": "sgd", "max_iter": 3, "tol": 1e-9, "n_ranks": 2}
+    model = SFBLogisticRegression(communication="outputs", batch_size=64, **params)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(X, y)
+    assert n_kept == [3, 3, 0, 0, 0, 0]
 
 
 def test_no_factor_is_sent():

@@ -25,9 +25,13 @@ class Source(ABC):
     ----------
     n_units : int
         Rows, or pairs, of this rank.
+    reads_units : bool
+        Whether :meth:`read` gives the rows that a pass goes over, no others, and none
+        of them twice.
     """
 
     n_units: int
+    reads_units = False
 
     def count_steps(self, group: Group, batch_size: int) -> int:
         """Iterations of a pass, the same on all ranks; a collective call."""
@@ -55,6 +59,8 @@ class RowSource(Source):
     shuffle : bool
         Whether the order is new.
     """
+
+    reads_units = True
 
     def __init__(self, context: RankContext, shard: Shard, *, shuffle: bool) -> None:
         self._context = context
