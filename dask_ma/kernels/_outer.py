@@ -167,7 +167,7 @@ def subtract_product(matrix: np.ndarray, u: np.ndarray, v: Any, scale: float) ->
         return
     dtype = matrix.dtype
     if sparse.issparse(v):
-        _subtract_sparse(matrix, u * dtype.type(scale), v)
+        _add_sparse(matrix, u * dtype.type(-scale), v)
     elif matrix.shape[1] == 1:
         # A product with a vector, which is quicker in NumPy.
         matrix -= v.T @ (u * dtype.type(scale))
@@ -194,11 +194,11 @@ def subtract_scaled(matrix: np.ndarray, total: np.ndarray, scale: float) -> None
         matrix[part] -= total[part] * matrix.dtype.type(scale)
 
 
-def _subtract_sparse(matrix: np.ndarray, u: np.ndarray, v: Any) -> None:
-    """Subtract ``v.T @ u``, of which `v` is sparse."""
+def _add_sparse(matrix: np.ndarray, u: np.ndarray, v: Any) -> None:
+    """Add ``v.T @ u``, of which `v` is sparse."""
     if _add_sparse_product is not None:
         dtype, v = matrix.dtype, by_features(v, matrix)
-        u, values = np.negative(u, dtype=dtype), v.data.astype(dtype, copy=False)
+        u, values = (part.astype(dtype, copy=False) for part in (u, v.data))
         # The rows of `v` are the columns of its transpose.
         shape = v.shape[1], v.shape[0], matrix.shape[1]
         parts = v.indptr, v.indices, values
@@ -211,7 +211,7 @@ def _subtract_sparse(matrix: np.ndarray, u: np.ndarray, v: Any) -> None:
         part = columns[start : start + size]
         change = row_slice(transpose, start, start + len(part)) @ u
         # Rows of the matrix are read and written once; the rest stays in the cache.
-        np.subtract(matrix[part], change, out=change)
+        np.add(matrix[part], change, out=change)
         matrix[part] = change
 
 

@@ -109,6 +109,7 @@ class BroadcastEngine:
         self._staleness = Staleness.checked(exchange.staleness)
         model.prepare(shard, group)
         self._shares: OutputShares | None = None
+        self._shared: SharedOutputs | None = None
         self._keeps_parts = exchange.content == "outputs"
         self._agrees = self._staleness.is_synchronous and topology.diameter <= 1
         self._process = ProcessRanks(group, is_same=self._has_same_matrix)
@@ -193,7 +194,7 @@ class BroadcastEngine:
         matrix = self.whole()
         if self._process.is_same or self._is_dual:
             matrix = ParameterMatrix(matrix.whole().T, matrix.intercept, matrix.prox)
-        self.matrix, self._shares = matrix, None
+        self.matrix, self._shares, self._shared = matrix, None, None
 
     def freeze(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Values and intercepts as they are now, which no pass changes; collective.
@@ -241,6 +242,8 @@ class BroadcastEngine:
         check_shares(self._context.group, self._model, self._n_outputs)
         group, matrix = self._context.group, self.matrix
         self._shares = OutputShares(group, self._n_outputs)
+        place = self._shares, self._log, self._source, self.cure
+        self._shared = SharedOutputs(group, self._model, *place)
         self._process = ProcessRanks(group, is_same=False)
         if matrix.shape[0] == self._n_outputs and group.size > 1:
             values, intercept = matrix.whole(), matrix.intercept
@@ -250,9 +253,9 @@ class BroadcastEngine:
 
     def _run_shared(self, batches: Iterator[Batch]) -> None:
         """A pass in which each rank has some of the outputs, and rows of all."""
-        model, matrix, shares = self._model, self.matrix, self._shares
-        assert shares is not None
-        for factors, is_last in self._shared_by(shares).factors(matrix, batches):
+        model, matrix = self._model, self.matrix
+        assert self._shared is not None
+        for factors, is_last in self._shared.factors(matrix, batches):
             with self._log.computing():
                 self._rebuild(factors, self._scale(self.iteration))
                 if is_last:
@@ -276,11 +279,6 @@ class BroadcastEngine:
         self.iteration = last
         optimizer = self.optimizer if self._context.keeps_states else None
         self._process.take_from_first(self.matrix, optimizer)
-
-    def _shared_by(self, shares: OutputShares) -> SharedOutputs:
-        """What the ranks do for their outputs."""
-        parts = self._model, shares, self._log, self.cure
-        return SharedOutputs(self._context.group, *parts)
 
     def _exchange_factors(self, factors: Factors) -> None:
         """Send the factors of an iteration, and apply those that there are."""
@@ -327,9 +325,8 @@ class BroadcastEngine:
         if type(model).loss is FactorModel.loss:
             return float("nan")
         has_shared_loss = type(model).share_loss is not FactorModel.share_loss
-        if self._shares is not None and has_shared_loss:
-            shared = self._shared_by(self._shares)
-            return shared.loss(self.matrix, self._source.read(shared.n_read))
+        if self._shared is not None and has_shared_loss:
+            return self._shared.loss(self.matrix)
         matrix = self.whole()
         with self._log.computing("evaluate"):
             for batch in self._source.read(matrix.shape[0]):

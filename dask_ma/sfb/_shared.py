@@ -11,10 +11,12 @@ from scipy import sparse
 from dask_ma.comm import Group, allgather
 from dask_ma.engine import RoundLog
 from dask_ma.kernels import is_worth_sorting
-from dask_ma.sfb.exchange._outputs import OutputShares, halves
+from dask_ma.sfb.exchange._outputs import OutputShares, halves, nbytes_of
 from dask_ma.sfb.model._factors import Factors, checked, narrowed
 from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.model._model import Batch, FactorModel
+from dask_ma.sfb.model._rows import rows_at_a_time
+from dask_ma.sfb.model._source import Source, joined
 
 # Values of a rank that are held until the sums of others have come.
 _MOST_VALUES = 2**21
@@ -22,6 +24,8 @@ _MOST_VALUES = 2**21
 # than its sums are under way; and ranks, each of which sends its sums to all others.
 _MUCH, _FEW_RANKS = 4e6, 4
 _LONGER = 4  # times as many values are found at a time as where a rank has all outputs
+# Of a rank's outputs: what rows of all ranks may take that stay there for the losses.
+_MOST_KEPT = 0.5
 
 
 class SharedOutputs:
@@ -37,6 +41,8 @@ class SharedOutputs:
         Which outputs the rank has.
     log : RoundLog
         Where computing is timed.
+    source : Source
+        Where this rank's batches come from.
     cure : str, default=""
         What else may help where factors are not finite.
     """
@@ -47,13 +53,18 @@ class SharedOutputs:
         model: FactorModel,
         shares: OutputShares,
         log: RoundLog,
+        source: Source,
         cure: str = "",
     ) -> None:
         self._group = group
         self._model = model
         self._shares = shares
         self._log = log
+        self._source = source
         self._cure = cure
+        # The rows of the last pass, for its losses, unless nobody wants these.
+        self._kept: list[Batch] = []
+        self._are_wanted = True
 
     def factors(
         self, matrix: ParameterMatrix, batches: Iterator[Batch]
@@ -78,7 +89,7 @@ class SharedOutputs:
         is_last : bool
             Whether they are the last of their batch.
         """
-        stream = self._shares.stream(map(partial(self._as_shared, matrix), batches))
+        stream = self._keep(self._stream(matrix, batches), matrix)
         batch = next(stream, None)
         while batch is not None:
             if self._takes_halves(batch, matrix):
@@ -141,26 +152,25 @@ class SharedOutputs:
         place, dtype = (batch.n_rows, matrix.shape, where), matrix.dtype
         return checked((u, batch.X), *place, dtype=dtype, cure=self._cure)
 
-    def loss(self, matrix: ParameterMatrix, batches: Iterator[Batch]) -> float:
-        """This rank's part of the losses of some rows; a collective call.
+    def loss(self, matrix: ParameterMatrix) -> float:
+        """This rank's part of the losses of all rows; a collective call.
 
         As the matrix stays as it is, the sums of several batches are exchanged at once,
-        and are under way while those of the next ones are found.
+        and are under way while those of the next ones are found. Few rows, against the
+        matrix, are still there from the pass before; others are sent once more.
 
         Parameters
         ----------
         matrix : ParameterMatrix
             The rank's outputs.
-        batches : iterator of Batch
-            This rank's.
 
         Returns
         -------
         loss : float
         """
         total, before = 0.0, None
-        shared = map(partial(self._as_shared, matrix), batches)
-        for some in self._several(self._shares.stream(shared)):
+        self._are_wanted = True
+        for some in self._several(self._all_rows(matrix)):
             with self._log.computing("evaluate"):
                 found = [self._values(matrix, batch) for batch in some]
                 sums = np.concatenate([own for _, own in found])
@@ -175,14 +185,41 @@ class SharedOutputs:
             total += self._losses(*before[:2], self._shares.take(before[2]))
         return total
 
-    @property
-    def n_read(self) -> int:
-        """Values of a row that are found at a time, for as many rows as losses want.
+    def _all_rows(self, matrix: ParameterMatrix) -> Iterator[Batch]:
+        """Batches of the rows of all ranks, for their losses."""
+        # A large matrix is read less often than where a rank has all outputs. There are
+        # as many values of the rows of all ranks, with a part of the outputs each,
+        # however many ranks there are.
+        n_read = max(1, self._shares.n_outputs // _LONGER)
+        kept, self._kept = self._kept, []
+        if not kept:
+            yield from self._stream(matrix, self._source.read(n_read))
+            return
+        most, some = rows_at_a_time(n_read) * self._group.size, kept[:0]
+        for batch in kept:
+            if some and sum(each.n_rows for each in (*some, batch)) > most:
+                yield joined(some)
+                some = []
+            some.append(batch)
+        yield joined(some)
 
-        A large matrix is then read less often. There are as many values of the rows of
-        all ranks, with a part of the outputs each, however many ranks there are.
-        """
-        return max(1, self._shares.n_outputs // _LONGER)
+    def _keep(
+        self, stream: Iterator[Batch], matrix: ParameterMatrix
+    ) -> Iterator[Batch]:
+        """The batches of a pass, which are kept for its losses if they are few."""
+        # The same on all ranks, some of which have an output more than others.
+        n_own = self._shares.n_outputs // self._group.size
+        left = _MOST_KEPT * n_own * matrix.shape[1] * matrix.dtype.itemsize
+        kept, is_wanted = self._kept, self._are_wanted and self._source.reads_units
+        kept.clear()
+        self._are_wanted = False
+        for batch in stream:
+            left -= nbytes_of(batch)
+            if left < 0 or not is_wanted:
+                kept.clear()
+            elif batch.n_rows:
+                kept.append(batch)
+            yield batch
 
     def _losses(
         self,
@@ -215,6 +252,12 @@ class SharedOutputs:
                 some = []
         if some:
             yield some
+
+    def _stream(
+        self, matrix: ParameterMatrix, batches: Iterator[Batch]
+    ) -> Iterator[Batch]:
+        """Batches of the rows of all ranks, from those of this rank."""
+        return self._shares.stream(map(partial(self._as_shared, matrix), batches))
 
     def _as_shared(self, matrix: ParameterMatrix, batch: Batch) -> Batch:
         """A batch of this rank as all ranks get it."""

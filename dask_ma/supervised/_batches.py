@@ -60,6 +60,7 @@ def pass_batches(
     *,
     n_problems: int | None = None,
     period: int | None = None,
+    chunk_bytes: int | None = None,
 ) -> Iterator[list[Piece]]:
     """Cut a pass over a rank's rows into batches of nearly equal size.
 
@@ -80,6 +81,9 @@ def pass_batches(
     period : int, default=None
         Batches after which the caller waits for something else, while which the next
         rows are best picked.
+    chunk_bytes : int, default=None
+        Of rows that are picked at a time, but no fewer than those of a batch. It makes
+        no difference to the batches.
 
     Yields
     ------
@@ -87,7 +91,11 @@ def pass_batches(
         The rows of a batch: of one block, or of several where it ends within a batch.
     """
     bounds = [shard.n_rows * step // n_steps for step in range(n_steps + 1)]
-    size, ends = _rows_at_once(shard, n_problems), [shard.n_rows]
+    size, ends = _rows_at_once(shard, n_problems, _CHUNK_BYTES), [shard.n_rows]
+    if chunk_bytes is not None:
+        of_batch = -(-shard.n_rows // n_steps)
+        few = _rows_at_once(shard, n_problems, chunk_bytes)
+        size = min(size, max(few, of_batch))
     if period is not None:
         # Not so often that fewer rows are picked at a time than are half of a chunk.
         n_periods = -(-size * n_steps // (2 * period * max(1, shard.n_rows)))
@@ -98,6 +106,7 @@ def pass_batches(
         pieces, missing = [], stop - start
         while missing:
             if chunk is None or position == chunk.n_rows:
+                chunk = None  # not two at a time
                 chunk, position = next(chunks), 0
             taken = min(missing, chunk.n_rows - position)
             pieces.append(chunk.part(position, position + taken))
@@ -114,10 +123,10 @@ def pass_generator(context: RankContext, n_passes: int) -> np.random.Generator:
     )
 
 
-def _rows_at_once(shard: Shard, n_problems: int | None) -> int:
+def _rows_at_once(shard: Shard, n_problems: int | None, chunk_bytes: int) -> int:
     """Most rows that are picked at a time."""
     row_bytes = shard.nbytes // max(1, shard.n_rows) + 8 * (n_problems or 0)
-    return min(_CHUNK_ROWS, max(1, _CHUNK_BYTES // max(1, row_bytes)))
+    return min(_CHUNK_ROWS, max(1, chunk_bytes // max(1, row_bytes)))
 
 
 def _chunks(
@@ -143,7 +152,9 @@ def _chunks(
             end = ends[bisect_right(ends, n_before + start)] - n_before
             stop = min(start + size, n_rows, end)
             chunk = _chunk(block, start, stop, rows, n_problems)
-            yield chunk._replace(rows=chunk.rows + first)
+            chunk = chunk._replace(rows=chunk.rows + first)
+            yield chunk
+            del chunk
             hand_back(block.X)
         n_before += n_rows
 

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.datasets import load_digits
+from sklearn.exceptions import ConvergenceWarning
+from traced import traced
 
 from dask_ma import SFBLogisticRegression, SFBMetricLearner
 from dask_ma.comm import LocalGroup
@@ -14,10 +16,12 @@ from dask_ma.kernels import _outer
 from dask_ma.sfb import Exchange, _shared, run
 from dask_ma.sfb.exchange import _choice, _outputs
 from dask_ma.sfb.exchange._outputs import OutputShares, kept_every, packed, unpacked
+from dask_ma.sfb.logistic._agent import join
 from dask_ma.sfb.metric import _models
 from dask_ma.sfb.model import _matrix, _rows
 from dask_ma.sfb.model._model import Batch
 from dask_ma.sfb.prox import L1, L2, NoPenalty
+from dask_ma.supervised import FitResult
 
 X, y = load_digits(return_X_y=True)
 X, y = X[:300] / 16, y[:300]
@@ -250,6 +254,100 @@ def test_arrays_put_together(n_ranks):
     np.testing.assert_array_equal(by_rows, whole)
     np.testing.assert_array_equal(row, whole[0])
     assert by_outputs.T.flags.c_contiguous and by_rows.flags.c_contiguous
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_outputs_come_straight_from_the_ranks(monkeypatch, inproc_client, n_ranks):
+    """None goes by way of rank 0, and the client has all in one array."""
+    params = {"solver": "sgd", "alpha": 1e-3, "max_iter": 2, "tol": None}
+    params |= {"random_state": 0, "n_ranks": n_ranks}
+    expected = SFBLogisticRegression(communication="factors", **params).fit(X, y)
+    monkeypatch.setattr(OutputShares, "collect", None)
+    model = SFBLogisticRegression(communication="outputs", **params).fit(X, y)
+    assert model.coef_.flags.c_contiguous and model.coef_.dtype == X.dtype
+    np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-9)
+    np.testing.assert_allclose(model.intercept_, expected.intercept_, atol=1e-9)
+    with inproc_client.as_current():
+        there = SFBLogisticRegression(communication="outputs", **params).fit(X, y)
+    np.testing.assert_array_equal(there.coef_, model.coef_)
+    np.testing.assert_array_equal(there.intercept_, model.intercept_)
+
+
+def test_no_part_of_a_rank_outlives_the_whole():
+    """Each goes when it has been put where it belongs."""
+    n_features = 50_000
+    with traced() as memory:
+        models = [
+            {"coef": np.full((10, n_features), r), "intercept": np.full(10, r)}
+            for r in np.arange(4.0)
+        ]
+        results = [FitResult(model, True, []) for model in models]
+        found = join([*results, None], None)
+    np.testing.assert_array_equal(found.fitted["coef"][:, -1], np.repeat(range(4), 10))
+    assert memory.left <= 1.1 * found.fitted["coef"].nbytes
+
+
+@pytest.mark.each
+@pytest.mark.parametrize("weight", [None, {0: 2.0, 3: 0.5}])
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize(("n_ranks", "batch_size"), [(1, 7), (2, 7), (3, 20)])
+def test_rows_stay_for_the_losses(monkeypatch, kind, n_ranks, batch_size, weight):
+    """Where they are few against the matrix; else they are sent once more."""
+    n_streams, sizes = [], []
+    plain, losses = OutputShares.stream, _shared.SharedOutputs._losses
+
+    def stream(self, batches):
+        n_streams.append(self._group.rank)
+        return plain(self, batches)
+
+    def counted(self, some, found, sums):
+        sizes.extend(batch.n_rows for batch in some)
+        return losses(self, some, found, sums)
+
+    monkeypatch.setattr(OutputShares, "stream", stream)
+    monkeypatch.setattr(_shared.SharedOutputs, "_losses", counted)
+    monkeypatch.setattr(_rows, "_CHUNK", 64)
+    labels = np.arange(200) % 100
+    rows = np.random.default_rng(0).normal(size=(200, 9))
+    rows[np.abs(rows) < 1] = 0
+    params = {"solver": "sgd", "max_iter": 2, "tol": None, "batch_size": batch_size}
+    params |= {"n_ranks": n_ranks, "random_state": 0, "refine": False}
+    params |= {"communication": "outputs", "class_weight": weight}
+    found = []
+    for most in (100, 0):
+        monkeypatch.setattr(_shared, "_MOST_KEPT", most)
+        found.append(SFBLogisticRegression(**params).fit(kind(rows), labels))
+        assert len(n_streams) == 2 * n_ranks * (2 - bool(most))
+        assert sum(sizes) == 2 * 200 * n_ranks
+        # Several batches together, where that is not too much.
+        assert max(sizes) <= 64 * n_ranks
+        assert max(sizes) > 0.7 * min(64 * n_ranks, 200)
+        n_streams.clear()
+        sizes.clear()
+    np.testing.assert_array_equal(found[0].coef_, found[1].coef_)
+    for one, other in zip(*(model.history_ for model in found), strict=True):
+        assert one["objective"] == pytest.approx(other["objective"], rel=1e-12)
+        if n_ranks > 1:
+            assert one["bytes_sent"] + one["bytes_shared"] < 0.9 * (
+                other["bytes_sent"] + other["bytes_shared"]
+            )
+
+
+def test_rows_stay_for_nothing_once(monkeypatch):
+    """Where gaps are looked at, and no losses, the next pass keeps none."""
+    n_kept, plain = [], _shared.SharedOutputs.factors
+
+    def factors(self, *args):
+        yield from plain(self, *args)
+        n_kept.append(len(self._kept))
+
+    monkeypatch.setattr(_shared, "_MOST_KEPT", 100)
+    monkeypatch.setattr(_shared.SharedOutputs, "factors", factors)
+    params = {"solver": "sgd", "max_iter": 3, "tol": 1e-9, "n_ranks": 2}
+    model = SFBLogisticRegression(communication="outputs", batch_size=64, **params)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(X, y)
+    assert n_kept == [3, 3, 0, 0, 0, 0]
 
 
 def test_no_factor_is_sent():

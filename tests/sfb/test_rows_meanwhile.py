@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.datasets import load_digits
+from traced import traced
 
 from dask_ma import SFBMetricLearner
 from dask_ma.comm import LocalGroup
 from dask_ma.data import Block, Shard
+from dask_ma.engine import RankContext
 from dask_ma.sfb.exchange import _full_matrix
 from dask_ma.sfb.exchange._full_matrix import MatrixExchange
 from dask_ma.sfb.metric import _plan
@@ -18,6 +20,7 @@ from dask_ma.sfb.model import _pairs
 from dask_ma.sfb.model._factors import Factors
 from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.model._pairs import RowTable
+from dask_ma.sfb.model._source import RowSource
 from dask_ma.sfb.prox import NoPenalty
 
 X, y = load_digits(return_X_y=True)
@@ -186,3 +189,17 @@ def test_rows_at_hand_are_picked_batch_by_batch(monkeypatch, kind, sizes, is_at_
     assert table_of(kind, sizes).is_at_hand == is_at_hand
     monkeypatch.setattr(_pairs, "is_on_disk", lambda block: True)
     assert not table_of(kind, sizes).is_at_hand
+
+
+def test_ranks_pick_few_rows_at_a_time():
+    """There may be many of them in a process."""
+    wide = np.random.default_rng(0).normal(size=(2000, 1000))
+    source = RowSource(
+        RankContext(LocalGroup.create(1)[0], 0),
+        Shard([Block(wide, None, None, 0, 0)], 1000, wide.dtype),
+        shuffle=True,
+    )
+    with traced() as memory:
+        n_rows = sum(batch.n_rows for batch in source.batches(100, 0))
+    assert n_rows == 2000
+    assert memory.peak < 2.5 * 2**20

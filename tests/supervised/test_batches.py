@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scipy import sparse
+from traced import traced
 
 from dask_ma.data import Block, Shard
 from dask_ma.supervised import _batches, pass_batches
@@ -114,3 +115,29 @@ def test_rows_in_order_are_not_copied():
     rows = shard((40,), is_sparse=True)
     batches = list(pass_batches(rows, 5, None))
     assert all(np.shares_memory(b[0].X.data, rows.blocks[0].X.data) for b in batches)
+
+
+def test_fewer_rows_at_a_time():
+    """The batches are the same, and little else is there; no fewer than a batch."""
+    X = np.random.default_rng(0).normal(size=(2000, 1000))
+    rows = Shard([Block(X, None, None, 0, 0)], 1000, X.dtype)
+
+    def go_over(n_steps, **options):
+        total = []
+        with traced() as memory:
+            for pieces in pass_batches(
+                rows, n_steps, np.random.default_rng(1), **options
+            ):
+                total.append(sum(float(piece.X[:, 0].sum()) for piece in pieces))
+                n_pieces.append(len(pieces))
+                del pieces
+        return total, memory.peak
+
+    n_pieces = []
+    expected, most = go_over(100)
+    found, peak = go_over(100, chunk_bytes=2**20)
+    np.testing.assert_allclose(found, expected)
+    assert peak < 2.5 * 2**20 < 4 * 2**20 < most
+    n_pieces.clear()
+    go_over(10, chunk_bytes=2**10)
+    assert n_pieces == [1] * 10

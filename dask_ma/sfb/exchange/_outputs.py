@@ -261,13 +261,18 @@ def together(batches: Iterator[Batch]) -> Iterator[list[Batch]]:
     size = 0
     for batch in batches:
         parts.append(batch)
-        X = batch.X
-        size += X.data.nbytes + X.indices.nbytes if sparse.issparse(X) else X.nbytes
+        size += nbytes_of(batch)
         if size >= _MESSAGE_BYTES or len(parts) == _MOST_TOGETHER:
             yield parts
             parts, size = [], 0
     if parts:
         yield parts
+
+
+def nbytes_of(batch: Batch) -> int:
+    """Bytes of the rows of a batch, but for their lengths."""
+    X = batch.X
+    return int(X.data.nbytes + X.indices.nbytes if sparse.issparse(X) else X.nbytes)
 
 
 def halves(batch: Batch) -> list[Batch]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from dask_ma.engine import RankContext, fit_rounds
 from dask_ma.linear import initial_model, note_on_scales
 from dask_ma.sfb.logistic._cost import choose_settings
@@ -20,9 +22,11 @@ from dask_ma.supervised import (
 )
 
 _ROUNDING = 1e-6
+# Coefficients that each rank may have all of, though their outputs are shared out.
+_FEW_COEFFICIENTS = 2**22
 
 
-def train(context: RankContext, arguments: Any, params: SFBParams) -> FitResult:
+def train(context: RankContext, arguments: Any, params: SFBParams) -> FitResult | None:
     """Fit a logistic regression to the rows of all ranks.
 
     Parameters
@@ -36,8 +40,10 @@ def train(context: RankContext, arguments: Any, params: SFBParams) -> FitResult:
 
     Returns
     -------
-    result : FitResult
-        The same on every rank, but for the history, which rank 0 keeps.
+    result : FitResult or None
+        The same on every rank, but for the history, which rank 0 keeps. Where outputs
+        are shared out as asked for, each rank has its own, for :func:`join`; None on
+        all but rank 0 if they have been put together for the last steps.
     """
     keeps_parts = params.settings.exchange.content == "outputs"
     state, params = restore_state(context, params, whole=keeps_parts)
@@ -54,13 +60,50 @@ def train(context: RankContext, arguments: Any, params: SFBParams) -> FitResult:
     fit = Fit(context, problem, validation, params, span)
     ended = fit_rounds(context, fit, state)
     fit.finish(ended.stop)
-    if validation is not None and span is None:
+    has_part = keeps_parts and fit.engine.is_shared
+    if validation is not None and span is None and not (has_part and _is_large(problem)):
         model = fit.everywhere()
         note = note_on_scales(context.group, problem, model, params, is_softmax=True)
         if note is not None:
             context.note(note)
-    fitted = {**fit.model(), "communication": fit.engine.communication}
-    return FitResult(fitted, ended.stop, context.history, context.timeline())
+    own = fit.model(whole=not has_part)
+    fitted = {**own, "communication": fit.engine.communication}
+    result = FitResult(fitted, ended.stop, context.history, context.timeline())
+    return result if has_part or not keeps_parts or context.group.rank == 0 else None
+
+
+def join(results: list[FitResult | None], params: SFBParams) -> FitResult:
+    """One result of those of all ranks, from each of which its outputs come straight.
+
+    Parameters
+    ----------
+    results : list of FitResult or None
+        In the order of ranks; emptied of coefficients.
+    params : SFBParams
+        Parameters of the fit.
+
+    Returns
+    -------
+    result : FitResult
+    """
+    first, *others = (result for result in results if result is not None)
+    if not others:
+        return first
+    models = [first.fitted, *(result.fitted for result in others)]
+    intercept = np.concatenate([model["intercept"] for model in models])
+    n_features, dtype = first.fitted["coef"].shape[1], first.fitted["coef"].dtype
+    coef, start = np.empty((len(intercept), n_features), dtype), 0
+    for model in models:
+        part = model.pop("coef")  # no part is there longer than need be
+        coef[start : start + len(part)] = part
+        start += len(part)
+    fitted = {**first.fitted, "coef": coef, "intercept": intercept}
+    return first._replace(fitted=fitted)
+
+
+def _is_large(problem: Problem) -> bool:
+    """Whether no rank is to have the coefficients of all outputs."""
+    return problem.n_problems * problem.n_features > _FEW_COEFFICIENTS
 
 
 def with_mean_weight(problem: Problem) -> Problem:

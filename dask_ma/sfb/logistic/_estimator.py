@@ -14,7 +14,7 @@ from dask_ma.engine import worthwhile_ranks
 from dask_ma.linear import LinearEstimator
 from dask_ma.sfb._gathered import most_moved
 from dask_ma.sfb.exchange._settings import COMMUNICATION, RunSettings
-from dask_ma.sfb.logistic._agent import train
+from dask_ma.sfb.logistic._agent import join, train
 from dask_ma.sfb.logistic._combinations import (
     INACTIVE,
     check_combinations,
@@ -76,6 +76,11 @@ class SFBEstimator(LinearEstimator):
     @property
     def _agent(self) -> Any:
         return train
+
+    @property
+    def _join(self) -> Any:  # type: ignore[override]
+        shares = self._objects()["communication"].content == "outputs"
+        return join if shares else None
 
     def _make_params(self, info: InputInfo, **changes: Any) -> SFBParams:
         chosen: dict[str, Any] = {

@@ -162,9 +162,9 @@ class Fit(Method):
         """Whether the fit has converged, or cannot go on."""
         return self._is_done
 
-    def model(self) -> Model:
+    def model(self, *, whole: bool = True) -> Model:
         fitted = describe(
-            self._linear(),
+            self._linear(by_parts=not whole),
             self._problem,
             float(1 + self.engine.iteration),
             self.n_rounds,
@@ -474,12 +474,15 @@ class Fit(Method):
         """Objective of equal probabilities for all classes, the model of zeros."""
         return float(np.log(max(2, self._problem.n_problems)))
 
-    def _linear(self, *, everywhere: bool = False) -> LinearModel:
+    def _linear(
+        self, *, everywhere: bool = False, by_parts: bool = False
+    ) -> LinearModel:
         """The model as all linear estimators have it; a collective call."""
-        # Where outputs are shared out, only rank 0 has all, unless all are to.
-        if everywhere:
-            whole = self.engine.whole()
-            values, intercept = whole.whole(), whole.intercept
+        # Where outputs are shared out, only rank 0 has all, unless all are to, or each
+        # its own.
+        if everywhere or by_parts:
+            found = self.engine.matrix if by_parts else self.engine.whole()
+            values, intercept = found.whole(), found.intercept
         else:
             values, intercept = self.engine.collect()
         if intercept is None:
@@ -491,5 +494,6 @@ class Fit(Method):
         # The model of another rank goes nowhere, and what has been put together here is
         # nobody else's: there is no need for a copy.
         is_first = self.context.group.rank == 0 and not self.engine.is_shared
-        coef = transposed_copy(values) if everywhere or is_first else values.T
+        is_to_copy = everywhere or by_parts or is_first
+        coef = transposed_copy(values) if is_to_copy else values.T
         return LinearModel(coef, np.array(intercept))

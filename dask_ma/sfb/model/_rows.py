@@ -34,7 +34,7 @@ def row_batches(shard: Shard, n_outputs: int) -> Iterator[tuple[slice, Batch]]:
         n_rows = block.X.shape[0]
         # Neither the values nor what is made of the rows themselves takes much.
         stored = block.X.nnz // n_rows if issparse(block.X) else block.X.shape[1]
-        size = max(64, _CHUNK // max(n_outputs, stored))
+        size = rows_at_a_time(max(n_outputs, stored))
         for start in range(0, n_rows, size):
             part = slice(start, min(start + size, n_rows))
             rows = slice(first + part.start, first + part.stop)
@@ -48,3 +48,8 @@ def row_batches(shard: Shard, n_outputs: int) -> Iterator[tuple[slice, Batch]]:
                 ),
             )
         first += n_rows
+
+
+def rows_at_a_time(n_numbers: int) -> int:
+    """Rows of so many numbers each that are worked on at a time."""
+    return max(64, _CHUNK // n_numbers)

@@ -17,6 +17,9 @@ from dask_ma.sfb.model._model import Batch
 from dask_ma.sfb.model._rows import row_batches
 from dask_ma.supervised import Piece, pass_batches, pass_generator
 
+# Of rows that a rank picks at a time; there may be many ranks in a process.
+_CHUNK_BYTES = 2**20
+
 
 class Source(ABC):
     """What a rank goes over in a pass.
@@ -25,9 +28,13 @@ class Source(ABC):
     ----------
     n_units : int
         Rows, or pairs, of this rank.
+    reads_units : bool
+        Whether :meth:`read` gives the rows that a pass goes over, no others, and none
+        of them twice.
     """
 
     n_units: int
+    reads_units = False
 
     def count_steps(self, group: Group, batch_size: int) -> int:
         """Iterations of a pass, the same on all ranks; a collective call."""
@@ -56,6 +63,8 @@ class RowSource(Source):
         Whether the order is new.
     """
 
+    reads_units = True
+
     def __init__(self, context: RankContext, shard: Shard, *, shuffle: bool) -> None:
         self._context = context
         self._shard = shard
@@ -64,7 +73,7 @@ class RowSource(Source):
 
     def batches(self, n_steps: int, n_passes: int) -> Iterator[Batch]:
         rng = pass_generator(self._context, n_passes) if self._shuffle else None
-        for pieces in pass_batches(self._shard, n_steps, rng):
+        for pieces in pass_batches(self._shard, n_steps, rng, chunk_bytes=_CHUNK_BYTES):
             yield merged(pieces, self._shard)
 
     def read(self, n_outputs: int) -> Iterator[Batch]:
