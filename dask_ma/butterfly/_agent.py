@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,11 @@ from dask_ma.butterfly._control import StepControl
 from dask_ma.butterfly._lazy_steps import run
 from dask_ma.butterfly._params import ButterflyParams, is_refined
 from dask_ma.butterfly._plan import Plan, prepare, replica_of, resume
+from dask_ma.butterfly._rows import EarlyBatches
 from dask_ma.butterfly._state import RankState, stack, unstack
 from dask_ma.butterfly._used import UsedColumns, use_columns
 from dask_ma.comm import Group, weighted_mean
-from dask_ma.data import Shard
+from dask_ma.data import Shard, is_on_disk
 from dask_ma.engine import (
     Model,
     RankContext,
@@ -38,6 +40,7 @@ from dask_ma.linear import (
 from dask_ma.linear.refine import Refinable, is_quick, refine
 from dask_ma.supervised import (
     FitResult,
+    Piece,
     Problem,
     StopRule,
     agree_on_problem,
@@ -146,6 +149,10 @@ class Passes(Refinable):
             is_adaptive=params.learning_rate == "adaptive",
             takes_back=params.mixing != "none",
         )
+        # Of rows on a disk none is read for a pass that may not come.
+        is_here = not any(is_on_disk(block.X) for block in problem.shard.blocks)
+        waits = context.group.size > 1 and params.mixing != "none"
+        self._early = EarlyBatches(params.max_iter, is_early=waits and is_here)
         self._is_worse = False
         self._ends = 0.0, 0.0  # objectives of the start and of the last pass
 
@@ -215,7 +222,9 @@ class Passes(Refinable):
     @np.errstate(over="ignore", invalid="ignore")
     def round(self) -> Work:
         context, problem, params = self.context, self.problem, self.params
-        state = make_steps(context, problem, params, self.state, self._plan, self.log)
+        state = make_steps(
+            context, problem, params, self.state, self._plan, self.log, self._early
+        )
         self._candidate, self.state = merge(context.group, problem, params, state)
         values = self._evaluator.unknown(1.0)
         del values["local_epochs"]  # a pass is always one
@@ -284,17 +293,21 @@ def make_steps(
     state: RankState,
     plan: Plan,
     log: RoundLog,
+    early: EarlyBatches,
 ) -> RankState:
     """Go over the rows of this rank once; a collective call."""
-    rng = pass_generator(context, state.n_passes) if params.shuffle else None
     n_problems = None if problem.classes is None else problem.n_problems
-    batches = pass_batches(
-        problem.shard,
-        plan.n_steps,
-        rng,
-        n_problems=n_problems,
-        period=plan.rule.period if context.group.size > 1 else None,
-    )
+
+    def of_pass(n_passes: int) -> Iterator[list[Piece]]:
+        return pass_batches(
+            problem.shard,
+            plan.n_steps,
+            pass_generator(context, n_passes) if params.shuffle else None,
+            n_problems=n_problems,
+            period=plan.rule.period if context.group.size > 1 else None,
+        )
+
+    batches = early.of_pass(state.n_passes, of_pass)
     state = run(context.group, state, batches, plan.rule, params.mixing, log.computing)
     return state._replace(n_passes=state.n_passes + 1)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pickle import PickleBuffer
 from typing import Any
 
-from distributed import Client
+from distributed import Client, Future
 from distributed.protocol import pickle
 
 from dask_ma import _config
@@ -29,6 +29,8 @@ logger = logging.getLogger("dask_ma.engine")
 _FEW = 64
 # Ranks that send rank 0 what they have noted of their time though nobody has asked.
 _MOST_TIMED = 64
+# Tasks that are made while the client does nothing else, in some 0.2 ms each.
+_TOGETHER = 64
 # Bytes of a model to start from with which it goes to one rank only, which broadcasts
 # it. In the task of each rank, all of them would pass through the scheduler.
 _MUCH = 1 << 16
@@ -116,24 +118,35 @@ def launch(
     _ensure_plugin_once(client, trail)
     logger.debug("run %s of %s on %d ranks", run.run_id, name, run.size)
     with RunMonitor(run, client, listener, trail, is_to_stop) as watch:
-        watch.start(
-            [
-                client.submit(
-                    run_rank,
-                    run.of_rank(rank),
-                    rank,
-                    shard,
-                    key=run.key(rank),
-                    workers=[address],
-                    allow_other_workers=False,
-                    pure=False,
-                )
-                for rank, (address, shard) in enumerate(
-                    zip(addresses, shards, strict=True)
-                )
-            ]
-        )
+        watch.start(_submit(client, run, shards))
         return watch.result()
+
+
+def _submit(client: Client, run: Run, shards: Sequence[Any]) -> list[Future]:
+    """Have the tasks of all ranks begin at once."""
+    # What the client has to send to the scheduler goes at once, but what comes right
+    # behind it waits for 10 ms, in which the first rank would wait for the others. Of
+    # tasks that are made in the loop that sends them, many go together.
+    pairs = list(zip(run.addresses, shards, strict=True))
+
+    async def submit(ranks: range) -> list[Future]:
+        return [
+            client.submit(
+                run_rank,
+                run.of_rank(rank),
+                rank,
+                pairs[rank][1],
+                key=run.key(rank),
+                workers=[pairs[rank][0]],
+                allow_other_workers=False,
+                pure=False,
+            )
+            for rank in ranks
+        ]
+
+    starts = range(0, run.size, _TOGETHER)
+    parts = [range(at, min(at + _TOGETHER, run.size)) for at in starts]
+    return [future for part in parts for future in client.sync(submit, part)]
 
 
 def _ensure_plugin_once(client: Client, trail: Trail | None) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.kernels._objective import positive_factors
+from dask_ma.kernels._places import wide
 from dask_ma.kernels._rows import transposed
 from dask_ma.kernels.losses import Loss, loss_slopes
 
@@ -22,7 +23,9 @@ from dask_ma.kernels.losses import Loss, loss_slopes
 _SCATTER_COST = 6
 # Up to so many non-zeros, counting them into bins costs less than SciPy's transpose.
 _FEW_NONZEROS = 6_000
-_AT_ONCE = 1 << 18  # elements of which something of their own is made at a time
+# Elements of which something of their own is made at a time. Of sparse rows that is
+# several arrays, whose memory a fit that begins has to get from the system first.
+_AT_ONCE, _SPARSE_AT_ONCE = 1 << 18, 1 << 15
 
 #: What :func:`preconditioner_diagonal` can make.
 PRECONDITIONERS = ("bounded", "jacobi", "frequency")
@@ -215,21 +218,30 @@ def feature_moments(
         where it overflows. It is `sums` where that is given.
     """
     moments = np.zeros((2, X.shape[1])) if sums is None else sums
-    weight = np.ones(X.shape[0])
+    weight = None
     if sample_weight is not None:
         weight = sample_weight.astype(np.float64)
     with np.errstate(over="ignore"):
-        if not sparse.issparse(X):
+        if sparse.issparse(X):
+            _add_sparse_moments(moments, X, weight)
+        else:
+            weight = np.ones(X.shape[0]) if weight is None else weight
             _add_dense_moments(moments, X, weight)
-            return moments
-        for first, last in _runs_of_rows(X.indptr, _AT_ONCE):
-            part = slice(X.indptr[first], X.indptr[last])
+    return moments
+
+
+def _add_sparse_moments(moments: np.ndarray, X: Any, weight: np.ndarray | None) -> None:
+    """Moments of the features of sparse rows, some elements at a time."""
+    for first, last in _runs_of_rows(X.indptr, _SPARSE_AT_ONCE):
+        part = slice(X.indptr[first], X.indptr[last])
+        columns, values = wide(X.indices[part]), X.data[part].astype(np.float64)
+        counts, squares = (values != 0).astype(np.float64), values**2
+        if weight is not None:
             lengths = np.diff(X.indptr[first : last + 1])
             weights = np.repeat(weight[first:last], lengths)
-            values = X.data[part].astype(np.float64)
-            for moment, of in zip(moments, (values != 0, values**2), strict=True):
-                np.add.at(moment, X.indices[part], weights * of)
-    return moments
+            counts, squares = weights * counts, weights * squares
+        np.add.at(moments[0], columns, counts)
+        np.add.at(moments[1], columns, squares)
 
 
 def _add_dense_moments(moments: np.ndarray, X: np.ndarray, weight: np.ndarray) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -69,6 +70,9 @@ class Problem:
         What the weights of each class's rows are multiplied by; None if they are not.
     level : float
         Value of the model that a fit starts from where none is given.
+    most : (int, float) or None
+        Rows of the rank that has most, and stored elements of the one that stores most,
+        infinite for dense rows; None where rows have been held out since.
     """
 
     shard: Shard
@@ -85,6 +89,7 @@ class Problem:
     shares: np.ndarray | None = None
     class_weight: np.ndarray | None = None
     level: float = 0.0
+    most: tuple[int, float] | None = None
 
 
 P = TypeVar("P", bound=ProblemParams)
@@ -389,8 +394,16 @@ def _scale(
         total_weight=float(total_rows),
         total_rows=total_rows,
         total_stored=sum(s.n_stored for s in summaries),
+        most=_most(summaries),
         dtype=dtype,
         uneven=uneven_classes(summaries, classes),
         shares=shares_of(summaries, classes, factors),
         class_weight=None if factors is None else scale * factors,
     )
+
+
+def _most(summaries: list[Summary]) -> tuple[int, float]:
+    """Rows, and stored elements, of the ranks that have most."""
+    filled = [s for s in summaries if s.n_rows]
+    stored = max(s.n_stored if s.is_sparse else math.inf for s in filled)
+    return max(s.n_rows for s in filled), float(stored)

@@ -75,6 +75,7 @@ def hold_out(
         weight=float(weight),
         total_weight=total_weight,
         total_rows=int(total_rows),
+        most=None,
     )
     return problem, validation
 

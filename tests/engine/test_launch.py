@@ -55,6 +55,30 @@ def test_each_rank_gets_its_shard_and_all_get_the_parameters(where):
     assert results == [(0, "a", {"p": 1}), (1, "b", {"p": 1}), (2, "c", {"p": 1})]
 
 
+@pytest.mark.parametrize("n_together", [64, 2])
+def test_no_rank_is_submitted_long_after_another_one(
+    process_client, monkeypatch, n_together
+):
+    """The client's loop, which sends a task as soon as it can, makes many before."""
+
+    def noted(self, *args, **kwargs):
+        threads.append(threading.get_ident())
+        return submit(self, *args, **kwargs)
+
+    submit, threads = Client.submit, []
+    monkeypatch.setattr(Client, "submit", noted)
+    monkeypatch.setattr(dask_ma.engine._launch, "_TOGETHER", n_together)
+    results = launch(
+        echo(), list("abc"), name="Echo", collect="all", **on(process_client, 3)
+    )
+    assert [shard for _, shard, _ in results] == list("abc")
+
+    async def of_loop():
+        return threading.get_ident()
+
+    assert threads == 3 * [process_client.sync(of_loop)]
+
+
 def test_a_large_model_to_start_from_passes_the_scheduler_once(where, monkeypatch):
     def submit(self, function, run, *args, **kwargs):
         sent.append(run.params is not None)

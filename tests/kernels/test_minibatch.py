@@ -236,6 +236,7 @@ def test_a_stored_zero_is_a_zero():
 def test_moments_of_many_elements(monkeypatch):
     """Some rows at a time; one of them has more elements than are looked at at once."""
     monkeypatch.setattr(_minibatch, "_AT_ONCE", 10)
+    monkeypatch.setattr(_minibatch, "_SPARSE_AT_ONCE", 10)
     X = sparse.random_array((40, 6), density=0.4, format="csr", rng=0)
     X = sparse.vstack([X[:5] * 0, X, np.ones((2, 6)), sparse.csr_array((3, 6))], "csr")
     s = np.random.default_rng(0).uniform(0.5, 2, X.shape[0])
@@ -243,6 +244,8 @@ def test_moments_of_many_elements(monkeypatch):
     expected = [s @ (dense != 0), s @ dense**2]
     np.testing.assert_allclose(feature_moments(X, s), expected, rtol=1e-13)
     np.testing.assert_allclose(feature_moments(dense, s), expected, rtol=1e-13)
+    unweighted = [(dense != 0).sum(axis=0), (dense**2).sum(axis=0)]
+    np.testing.assert_allclose(feature_moments(X, None), unweighted, rtol=1e-13)
     for rows in (X, dense):
         sums = feature_moments(rows[:17], s[:17])
         assert feature_moments(rows[17:], s[17:], sums) is sums
