@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,7 +54,7 @@ def train(context: RankContext, arguments: Any, params: SchMPParams) -> FitResul
     state = context.restore_state()
     problem = agree_on_problem(context.group, arguments, params)
     rounds = Rounds(context, problem, params)
-    ended = fit_rounds(context, rounds, state)
+    ended = fit_rounds(context, rounds, state, add_up=rounds.add_up)
     fitted = {**rounds.model(), "gap_asked": rounds.target}
     is_done = ended.stop or rounds.is_met
     return FitResult(fitted, is_done, context.history, context.timeline())
@@ -110,6 +111,12 @@ class Rounds(Method):
     def measure(self) -> list[np.ndarray]:
         return [newly_touched(self._solver)]
 
+    def add_up(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Sums over ranks of what they have measured and counted in a round."""
+        # They have come with the gap, which is the last message of a round.
+        sizes = [array.size for array in arrays]
+        return np.split(self._solver.told, np.cumsum(sizes)[:-1])
+
     def record(self, record: Record, sums: list[np.ndarray]) -> None:
         record["n_touched"] = int(sums[0][0])
 
@@ -124,6 +131,12 @@ class Rounds(Method):
         self._solver = make_solver(
             self.context, self._objective, self._params, self.log, state
         )
+        self._solver.tells = self._tells
+
+    def _tells(self) -> np.ndarray:
+        """What :meth:`measure` and the counters of the round have at a check."""
+        own = [float(self._solver.n_touched - self._solver.n_recorded)]
+        return np.append(own, self.log.count(self._solver.objective.design.n_rows))
 
 
 class Data(NamedTuple):
