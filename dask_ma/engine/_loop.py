@@ -112,9 +112,9 @@ class RoundLog:
         **values
             What else the record holds.
         """
-        if self._count_of_round is None:
-            self.count(n_rows)
         count, self._count_of_round = self._count_of_round, None
+        if count is None:
+            count, self._count_of_round = self.count(n_rows), None
         self.counters.append(count)
         self._counted = self._counted + count
         record = {"round": n_round, "time": self._context.elapsed(), **values}

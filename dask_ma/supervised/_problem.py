@@ -69,6 +69,8 @@ class Problem:
         What the weights of each class's rows are multiplied by; None if they are not.
     level : float
         Value of the model that a fit starts from where none is given.
+    is_weighted : bool
+        Whether the rows of some rank have weights.
     """
 
     shard: Shard
@@ -85,6 +87,7 @@ class Problem:
     shares: np.ndarray | None = None
     class_weight: np.ndarray | None = None
     level: float = 0.0
+    is_weighted: bool = False
 
 
 P = TypeVar("P", bound=ProblemParams)
@@ -393,4 +396,5 @@ def _scale(
         uneven=uneven_classes(summaries, classes),
         shares=shares_of(summaries, classes, factors),
         class_weight=None if factors is None else scale * factors,
+        is_weighted=weighted,
     )

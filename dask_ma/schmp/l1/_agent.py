@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dask_ma.comm import Group, allreduce
+from dask_ma.data import Shard
 from dask_ma.engine import (
     Method,
     Model,
@@ -52,7 +53,8 @@ def train(context: RankContext, arguments: Any, params: SchMPParams) -> FitResul
         The same on every rank, but for the history, which rank 0 keeps.
     """
     state = context.restore_state()
-    problem = agree_on_problem(context.group, arguments, params)
+    measure = None if params.is_classifier else _target_sums
+    problem = agree_on_problem(context.group, arguments, params, measure=measure)
     rounds = Rounds(context, problem, params)
     ended = fit_rounds(context, rounds, state, add_up=rounds.add_up)
     fitted = {**rounds.model(), "gap_asked": rounds.target}
@@ -184,9 +186,19 @@ def lay_out(group: Group, problem: Problem, params: SchMPParams) -> Data:
     y = np.concatenate([empty, *(block.y for block in shard.blocks)])
     weights = [_weight(b.sample_weight, len(b.y)) for b in shard.blocks]
     weight = np.concatenate([np.zeros(0), *weights])
-    # They may have come as float32, and did not add up then.
-    weight /= allreduce(group, weight.sum())
+    total: Any = problem.total_rows
+    if problem.is_weighted:  # they may have come as float32, and did not add up then
+        total = allreduce(group, weight.sum())
+    weight /= total
     return Data(RowDesign(group, shard), y, weight)
+
+
+def _target_sums(shard: Shard) -> np.ndarray:
+    """Weighted sum of the targets of a rank, and that of the weights."""
+    y = np.concatenate([np.zeros(0), *(block.y for block in shard.blocks)])
+    weight = np.concatenate([np.zeros(0), *(b.weights() for b in shard.blocks)])
+    with np.errstate(over="ignore"):
+        return np.array([weight @ y, weight.sum()])
 
 
 def _weight(weight: np.ndarray | None, n_rows: int) -> np.ndarray:
@@ -201,7 +213,10 @@ def make_objective(data: Data, problem: Problem, params: SchMPParams) -> Objecti
         loss = log_loss_of(problem.n_problems)
     penalty = make_penalty(data.design.n_features, params)
     weighted = WeightedLoss(loss, data.y, data.weight)
-    return Objective(data.design, weighted, penalty, params.fit_intercept)
+    level = None
+    if problem.measured is not None and np.isfinite(problem.measured).all():
+        level = float(problem.measured[0] / problem.measured[1])
+    return Objective(data.design, weighted, penalty, params.fit_intercept, level)
 
 
 def make_solver(

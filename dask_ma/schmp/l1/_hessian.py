@@ -17,6 +17,10 @@ from dask_ma.schmp.l1._problem import Objective
 # Of all ranks: up to so many, rank 0 gets the columns of a quadratic loss themselves.
 # They are less than their products then, which are as many as there are coefficients.
 _FEW_ROWS = 1000
+# New columns that are so many bytes come in two parts: the first, so much of them, is
+# solved for while the second is under way.
+_MANY_BYTES = 2 * 2**20
+_FIRST_PART = 1 / 3
 
 
 class System(NamedTuple):
@@ -75,6 +79,27 @@ class HessianCache:
         self._columns = ColumnGram()  # in its place where rows are few
         is_quadratic = objective.loss.is_quadratic
         self.has_few_rows = is_quadratic and objective.n_rows <= _FEW_ROWS
+
+    def may_be_late(self, new: np.ndarray) -> np.ndarray | None:
+        """Which of some new coefficients, the worst first, :meth:`update` may delay.
+
+        Parameters
+        ----------
+        new : ndarray of int64
+            Coefficients that are zero.
+
+        Returns
+        -------
+        later : ndarray of int64 or None
+            Sorted; the same on all ranks, wherever they are. None where columns do not
+            travel, or are few.
+        """
+        design = self._objective.design
+        nbytes = 8 * self._objective.n_rows * len(new)
+        travels = self.has_few_rows and not design.has_all_rows
+        if not travels or design.group.size == 1 or nbytes < _MANY_BYTES:
+            return None
+        return np.sort(new[int(_FIRST_PART * len(new)) :])
 
     def update(
         self,

@@ -47,11 +47,8 @@ _INNER_GAP_NEWTON = 0.3  # where each step takes another Hessian
 _WITHIN_STEP = 0.2
 _MAX_NEWTON = 10
 _CLOSE = 0.97  # to its bound: so close one may come beyond it next
-# Of the new columns of a working set, rank 0 gets this part of the worst before the
-# others, and begins with it, if all are so many bytes.
-_WORST_PART = 1 / 3
-_MANY_BYTES = 2 * 2**20
-_PART_GAP = 2  # to which that is solved, for the gap of the whole
+# Of the gap that the small problem is solved to: that for the columns which come first.
+_PART_GAP = 2
 _CHECKS_FIRST = 10  # before the first features are ruled out
 _ROOM = 32  # proposals of a rank, beyond what is its share
 _ROUNDING = 1e-13
@@ -203,23 +200,11 @@ class WorkingSets(Solver):
         near = is_among(coordinates, found[known & (ratios > _NEAR)])
         new = np.flatnonzero(~known & (ratios > _CLOSE))
         new = new[np.argsort(-ratios[new], kind="stable")][: self._size]
-        self._later = self._may_be_late(found[new])
+        self._later = self._hessian.may_be_late(found[new])
         kept = coordinates[needed | near]
         if np.count_nonzero(needed | near) > 0.5 * len(coordinates):
             kept = coordinates
         return self._bounded(kept, found[new])
-
-    def _may_be_late(self, new: np.ndarray) -> np.ndarray | None:
-        """New coefficients, the worst first, whose columns rank 0 may get later."""
-        rows = self.objective.n_rows
-        if (
-            not self._has_few_rows
-            or self._design.has_all_rows
-            or self._group.size == 1
-            or 8 * rows * len(new) < _MANY_BYTES
-        ):
-            return None
-        return np.sort(new[int(_WORST_PART * len(new)) :])
 
     def _proposal(self) -> tuple[np.ndarray, ...]:
         """This rank's coefficients that violate optimality most, and those known."""
