@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pickle import PickleBuffer
 from typing import Any
 
-from distributed import Client
+from distributed import Client, Future
 from distributed.protocol import pickle
 
 from dask_ma import _config
@@ -116,24 +116,29 @@ def launch(
     _ensure_plugin_once(client, trail)
     logger.debug("run %s of %s on %d ranks", run.run_id, name, run.size)
     with RunMonitor(run, client, listener, trail, is_to_stop) as watch:
-        watch.start(
-            [
-                client.submit(
-                    run_rank,
-                    run.of_rank(rank),
-                    rank,
-                    shard,
-                    key=run.key(rank),
-                    workers=[address],
-                    allow_other_workers=False,
-                    pure=False,
-                )
-                for rank, (address, shard) in enumerate(
-                    zip(addresses, shards, strict=True)
-                )
-            ]
-        )
+        watch.start(client.sync(_submit, client, run, addresses, shards))
         return watch.result()
+
+
+async def _submit(
+    client: Client, run: Run, addresses: Sequence[str], shards: Sequence[Any]
+) -> list[Future]:
+    """Tasks of all ranks, which the scheduler gets in one message."""
+    # After each message a client waits 10 ms until it sends the next one. In its event
+    # loop nothing is sent between two tasks.
+    return [
+        client.submit(
+            run_rank,
+            run.of_rank(rank),
+            rank,
+            shard,
+            key=run.key(rank),
+            workers=[address],
+            allow_other_workers=False,
+            pure=False,
+        )
+        for rank, (address, shard) in enumerate(zip(addresses, shards, strict=True))
+    ]
 
 
 def _ensure_plugin_once(client: Client, trail: Trail | None) -> None:
