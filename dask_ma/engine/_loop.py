@@ -46,7 +46,7 @@ class RoundLog:
         self._context = context
         self._computing = 0.0
         self._counted = np.zeros(len(_COUNTERS))
-        self._n_samples = 0
+        self._count_of_round: np.ndarray | None = None
         self._records: list[Record] = []
 
     @contextmanager
@@ -71,6 +71,35 @@ class RoundLog:
         """Seconds that this rank has waited for others."""
         return self._context.group.counters.seconds_waiting
 
+    def count(self, n_rows: int) -> np.ndarray:
+        """What this rank has counted in the round so far, for a message of a method.
+
+        The record of the round has this; what comes after it is the next round's.
+
+        Parameters
+        ----------
+        n_rows : int
+            Rows that this rank goes over in the round.
+
+        Returns
+        -------
+        counted : ndarray of float64
+            What :attr:`counters` has of the round after :meth:`note`.
+        """
+        counters = self._context.group.counters
+        now = np.array(
+            [
+                self._counted[0] + n_rows,
+                counters.bytes_sent,
+                counters.bytes_shared,
+                counters.messages_sent,
+                self._computing,
+                counters.seconds_waiting,
+            ]
+        )
+        self._count_of_round = now - self._counted
+        return self._count_of_round
+
     def note(self, n_round: int, n_rows: int, **values: Any) -> None:
         """Keep what this rank has done since the last round.
 
@@ -83,20 +112,11 @@ class RoundLog:
         **values
             What else the record holds.
         """
-        counters = self._context.group.counters
-        self._n_samples += n_rows
-        now = np.array(
-            [
-                self._n_samples,
-                counters.bytes_sent,
-                counters.bytes_shared,
-                counters.messages_sent,
-                self._computing,
-                counters.seconds_waiting,
-            ]
-        )
-        self.counters.append(now - self._counted)
-        self._counted = now
+        count, self._count_of_round = self._count_of_round, None
+        if count is None:
+            count, self._count_of_round = self.count(n_rows), None
+        self.counters.append(count)
+        self._counted = self._counted + count
         record = {"round": n_round, "time": self._context.elapsed(), **values}
         self._records.append(record)
 

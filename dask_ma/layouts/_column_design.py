@@ -34,6 +34,8 @@ class ColumnDesign(Design):
         Its columns.
     """
 
+    has_all_rows = True
+
     def __init__(self, group: Group, shard: ColumnShard) -> None:
         super().__init__(group, shard)
         self._X = shard.X

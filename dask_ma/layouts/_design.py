@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -61,6 +61,9 @@ class Design(ABC):
     n_touched : int
         Stored elements that products of this rank have read so far.
     """
+
+    #: Whether each rank has all rows of the columns that it has fetched.
+    has_all_rows: ClassVar[bool] = False
 
     n_stored: int
 

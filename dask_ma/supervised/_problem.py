@@ -73,6 +73,8 @@ class Problem:
     most : (int, float) or None
         Rows of the rank that has most, and stored elements of the one that stores most,
         infinite for dense rows; None where rows have been held out since.
+    is_weighted : bool
+        Whether the rows of some rank have weights.
     """
 
     shard: Shard
@@ -90,6 +92,7 @@ class Problem:
     class_weight: np.ndarray | None = None
     level: float = 0.0
     most: tuple[int, float] | None = None
+    is_weighted: bool = False
 
 
 P = TypeVar("P", bound=ProblemParams)
@@ -399,6 +402,7 @@ def _scale(
         uneven=uneven_classes(summaries, classes),
         shares=shares_of(summaries, classes, factors),
         class_weight=None if factors is None else scale * factors,
+        is_weighted=weighted,
     )
 
 

@@ -79,6 +79,20 @@ def test_no_rank_is_submitted_long_after_another_one(
     assert threads == 3 * [process_client.sync(of_loop)]
 
 
+def test_tasks_of_all_ranks_are_one_message(process_client, monkeypatch):
+    """A client sends what it has between two turns of its event loop at once."""
+    submit, turns = Client.submit, []
+
+    def note(self, *args, **kwargs):
+        turns.append("task")
+        asyncio.get_running_loop().call_soon(turns.append, "turn")
+        return submit(self, *args, **kwargs)
+
+    monkeypatch.setattr(Client, "submit", note)
+    launch(echo(), [0] * 3, name="Echo", **on(process_client, 3))
+    assert turns == ["task"] * 3 + ["turn"] * 3
+
+
 def test_a_large_model_to_start_from_passes_the_scheduler_once(where, monkeypatch):
     def submit(self, function, run, *args, **kwargs):
         sent.append(run.params is not None)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dask_ma.comm import Group, allreduce
+from dask_ma.data import Shard
 from dask_ma.engine import (
     Method,
     Model,
@@ -51,9 +53,10 @@ def train(context: RankContext, arguments: Any, params: SchMPParams) -> FitResul
         The same on every rank, but for the history, which rank 0 keeps.
     """
     state = context.restore_state()
-    problem = agree_on_problem(context.group, arguments, params)
+    measure = None if params.is_classifier else _target_sums
+    problem = agree_on_problem(context.group, arguments, params, measure=measure)
     rounds = Rounds(context, problem, params)
-    ended = fit_rounds(context, rounds, state)
+    ended = fit_rounds(context, rounds, state, add_up=rounds.add_up)
     fitted = {**rounds.model(), "gap_asked": rounds.target}
     is_done = ended.stop or rounds.is_met
     return FitResult(fitted, is_done, context.history, context.timeline())
@@ -110,6 +113,12 @@ class Rounds(Method):
     def measure(self) -> list[np.ndarray]:
         return [newly_touched(self._solver)]
 
+    def add_up(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Sums over ranks of what they have measured and counted in a round."""
+        # They have come with the gap, which is the last message of a round.
+        sizes = [array.size for array in arrays]
+        return np.split(self._solver.told, np.cumsum(sizes)[:-1])
+
     def record(self, record: Record, sums: list[np.ndarray]) -> None:
         record["n_touched"] = int(sums[0][0])
 
@@ -124,6 +133,12 @@ class Rounds(Method):
         self._solver = make_solver(
             self.context, self._objective, self._params, self.log, state
         )
+        self._solver.tells = self._tells
+
+    def _tells(self) -> np.ndarray:
+        """What :meth:`measure` and the counters of the round have at a check."""
+        own = [float(self._solver.n_touched - self._solver.n_recorded)]
+        return np.append(own, self.log.count(self._solver.objective.design.n_rows))
 
 
 class Data(NamedTuple):
@@ -171,9 +186,19 @@ def lay_out(group: Group, problem: Problem, params: SchMPParams) -> Data:
     y = np.concatenate([empty, *(block.y for block in shard.blocks)])
     weights = [_weight(b.sample_weight, len(b.y)) for b in shard.blocks]
     weight = np.concatenate([np.zeros(0), *weights])
-    # They may have come as float32, and did not add up then.
-    weight /= allreduce(group, weight.sum())
+    total: Any = problem.total_rows
+    if problem.is_weighted:  # they may have come as float32, and did not add up then
+        total = allreduce(group, weight.sum())
+    weight /= total
     return Data(RowDesign(group, shard), y, weight)
+
+
+def _target_sums(shard: Shard) -> np.ndarray:
+    """Weighted sum of the targets of a rank, and that of the weights."""
+    y = np.concatenate([np.zeros(0), *(block.y for block in shard.blocks)])
+    weight = np.concatenate([np.zeros(0), *(b.weights() for b in shard.blocks)])
+    with np.errstate(over="ignore"):
+        return np.array([weight @ y, weight.sum()])
 
 
 def _weight(weight: np.ndarray | None, n_rows: int) -> np.ndarray:
@@ -188,7 +213,10 @@ def make_objective(data: Data, problem: Problem, params: SchMPParams) -> Objecti
         loss = log_loss_of(problem.n_problems)
     penalty = make_penalty(data.design.n_features, params)
     weighted = WeightedLoss(loss, data.y, data.weight)
-    return Objective(data.design, weighted, penalty, params.fit_intercept)
+    level = None
+    if problem.measured is not None and np.isfinite(problem.measured).all():
+        level = float(problem.measured[0] / problem.measured[1])
+    return Objective(data.design, weighted, penalty, params.fit_intercept, level)
 
 
 def make_solver(

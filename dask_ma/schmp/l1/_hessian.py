@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,10 @@ from dask_ma.schmp.l1._problem import Objective
 # Of all ranks: up to so many, rank 0 gets the columns of a quadratic loss themselves.
 # They are less than their products then, which are as many as there are coefficients.
 _FEW_ROWS = 1000
+# New columns that are so many bytes come in two parts: the first, so much of them, is
+# solved for while the second is under way.
+_MANY_BYTES = 2 * 2**20
+_FIRST_PART = 1 / 3
 
 
 class System(NamedTuple):
@@ -32,12 +37,19 @@ class System(NamedTuple):
         Sums of what else each rank has given.
     payloads : list of object
         What the ranks tell, in their order; empty where they tell nothing.
+    n_late : int
+        How many coefficients, the last of `order`, the Hessian lacks as yet.
+    rest : callable or None
+        Waits for these, and completes it. To be called once, before any other
+        collective call; None where nothing is lacking.
     """
 
     hessian: Gram
     order: np.ndarray
     sums: list[np.ndarray]
     payloads: list[Any]
+    n_late: int = 0
+    rest: Callable[[], None] | None = None
 
 
 class HessianCache:
@@ -68,11 +80,33 @@ class HessianCache:
         is_quadratic = objective.loss.is_quadratic
         self.has_few_rows = is_quadratic and objective.n_rows <= _FEW_ROWS
 
+    def may_be_late(self, new: np.ndarray) -> np.ndarray | None:
+        """Which of some new coefficients, the worst first, :meth:`update` may delay.
+
+        Parameters
+        ----------
+        new : ndarray of int64
+            Coefficients that are zero.
+
+        Returns
+        -------
+        later : ndarray of int64 or None
+            Sorted; the same on all ranks, wherever they are. None where columns do not
+            travel, or are few.
+        """
+        design = self._objective.design
+        nbytes = 8 * self._objective.n_rows * len(new)
+        travels = self.has_few_rows and not design.has_all_rows
+        if not travels or design.group.size == 1 or nbytes < _MANY_BYTES:
+            return None
+        return np.sort(new[int(_FIRST_PART * len(new)) :])
+
     def update(
         self,
         coordinates: np.ndarray,
         riders: Sequence[np.ndarray] = (),
         payload: Any = None,
+        later: np.ndarray | None = None,
     ) -> System | None:
         """Hessian of some coefficients on rank 0; a collective call.
 
@@ -84,6 +118,9 @@ class HessianCache:
             What is to be added up over ranks besides, in the same messages if may be.
         payload : object, default=None
             What this rank tells rank 0; the ranks have to agree whether it is None.
+        later : ndarray of int64, default=None
+            Sorted coefficients whose columns may come to rank 0 behind those of the
+            others, where it gets columns; there must be no riders then.
 
         Returns
         -------
@@ -95,14 +132,27 @@ class HessianCache:
         group = self._objective.design.group
         kept = is_among(self._order, coordinates)
         new = coordinates[~is_among(coordinates, np.sort(self._order))]
-        order = np.concatenate([self._order[kept], new])
+        late = new[:0]
+        if later is not None:
+            is_late = is_among(new, later)
+            new, late = new[~is_late], new[is_late]
+        order = np.concatenate([self._order[kept], new, late])
         found, payloads = self._ask(order, new, payload)
         sums = reduce(group, list(riders)) if riders else []
         self._order = order
         if group.rank != 0:
+            if len(late):
+                self._ask(order, late, None)
             return None
         rows = np.searchsorted(coordinates, order)
-        return System(self._take_in(kept, found), rows, sums or [], payloads)
+        gram = self._take_in(kept, found)
+        rest = partial(self._append, order, late) if len(late) else None
+        return System(gram, rows, sums or [], payloads, len(late), rest)
+
+    def _append(self, order: np.ndarray, late: np.ndarray) -> None:
+        """Columns of the coefficients that have come later, on rank 0."""
+        found, _ = self._ask(order, late, None)
+        self._columns.exchange(np.ones(len(order) - len(late), dtype=bool), found)
 
     def _ask(
         self, order: np.ndarray, new: np.ndarray, payload: Any

@@ -90,6 +90,9 @@ class Objective:
         Penalty of the coefficients.
     fit_intercept : bool
         Whether there is an intercept.
+    level : float, default=None
+        Mean of the targets of all ranks, the same on each, if it is known but for
+        rounding.
 
     Attributes
     ----------
@@ -115,6 +118,7 @@ class Objective:
         loss: WeightedLoss,
         penalty: Penalty,
         fit_intercept: bool,
+        level: float | None = None,
     ) -> None:
         self.design = design
         self.loss = loss
@@ -128,12 +132,17 @@ class Objective:
         self._with_means = np.zeros(0, dtype=np.int64)  # features, where some lack them
         self.tolerances = np.full(design.n_features, np.inf)
         self.offset = 0.0
+        off = 0.0
         if self.centers:
-            self._center_targets()
+            off = self._take_level(level)
         else:
             self.settle_intercept(Sparse.empty(self.n_outputs))
-        null, n_rows = self._sum([loss.value(self.margins), design.n_rows])
+        null, n_rows, off = self._sum([loss.value(self.margins), design.n_rows, off])
         self.null, self.n_rows = float(null), int(n_rows)
+        if self.centers:
+            # What rounding has left of a mean: 0 for equal targets.
+            self._shift_targets(float(off))
+            self.null = max(self.null - float(off * off) / 2, 0.0)
 
     @property
     def centers(self) -> bool:
@@ -305,16 +314,21 @@ class Objective:
         values = self._sum(values)
         return values[0], values[1:]
 
-    def _center_targets(self) -> None:
-        """Take the mean from the targets."""
+    def _take_level(self, level: float | None) -> float:
+        """Take the mean from the targets; this rank's part of what is left of it."""
         loss = self.loss
-        # The second sum is what the first one's rounding leaves: 0 for equal targets.
-        for _ in range(2):
-            off = loss.weight @ (loss.y - self.offset)
-            self.offset += float(self._sum([float(off)])[0])
-        loss.y = loss.y - self.offset
+        if level is None:
+            level = float(self._sum([float(loss.weight @ loss.y)])[0])
+        left = float(loss.weight @ (loss.y - level))
+        self._shift_targets(level)
+        return left
+
+    def _shift_targets(self, off: float) -> None:
+        """Take a number from the targets."""
+        self.offset += off
+        self.loss.y = self.loss.y - off
         # Of equal targets rounding may be left, which nothing can be fitted to.
-        loss.y[np.abs(loss.y) <= _ROUNDING * abs(self.offset)] = 0.0
+        self.loss.y[np.abs(self.loss.y) <= _ROUNDING * abs(self.offset)] = 0.0
 
     def _sum(self, values: Any) -> np.ndarray:
         return self.design.sum(np.asarray(values, dtype=np.float64))

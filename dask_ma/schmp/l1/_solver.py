@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -61,6 +62,10 @@ class Solver(ABC):
         had chosen; None where that is what each round does.
     n_recorded : int
         Stored elements that had been read at the last record.
+    tells : callable
+        Gives numbers of this rank that are to be added up over ranks at the next check.
+    told : ndarray of float64
+        Their sums at the last one.
     """
 
     # What a user can do about a model that is not finite.
@@ -75,6 +80,8 @@ class Solver(ABC):
         self.is_settled = True
         self.polished: bool | None = None
         self.n_recorded = objective.design.n_touched
+        self.tells: Callable[[], np.ndarray] = _nothing
+        self.told = _nothing()
         self._design = objective.design
         self._group = objective.design.group
 
@@ -114,9 +121,11 @@ class Solver(ABC):
             self._ratios = self._violations(self._part)
             head = self._head(sums)
             proposal = self._proposal()
-        received = allgather(self._group, (head, *proposal))
-        self._take_proposals([rest for _, *rest in received])
-        self._certificate = self._certify(np.array([head for head, *_ in received]))
+        received = allgather(self._group, (head, self.tells(), *proposal))
+        heads, told, *proposals = zip(*received, strict=True)
+        self.told = np.sum(told, axis=0)
+        self._take_proposals(proposals)
+        self._certificate = self._certify(np.array(heads))
         return self._certificate
 
     def gradient(self) -> np.ndarray:
@@ -150,8 +159,8 @@ class Solver(ABC):
         """What this rank tells the others besides; they get it with the gap."""
         return ()
 
-    def _take_proposals(self, proposals: list[list[np.ndarray]]) -> None:
-        """Take in what :meth:`_proposal` has given, in the order of the ranks."""
+    def _take_proposals(self, proposals: Sequence[Sequence[np.ndarray]]) -> None:
+        """Take in what :meth:`_proposal` has given: for each item that of all ranks."""
 
     def _certify(self, heads: np.ndarray) -> DualityGap:
         """The certificate from the numbers of all ranks; a collective call."""
@@ -237,3 +246,8 @@ class Solver(ABC):
         ratios = np.zeros_like(values)
         np.divide(values, l1, out=ratios, where=l1 > 0)
         return ratios
+
+
+def _nothing() -> np.ndarray:
+    """What a rank tells the others where nobody asks."""
+    return np.zeros(0)

@@ -14,6 +14,7 @@ place of the gradient.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from dask_ma import _config
 from dask_ma.comm import allgather, allreduce, broadcast
 from dask_ma.engine import RoundLog
 from dask_ma.layouts._design import is_among
-from dask_ma.schmp.l1._gram import ScaledGram
+from dask_ma.schmp.l1._gram import Gram, ScaledGram
 from dask_ma.schmp.l1._hessian import HessianCache, System
 from dask_ma.schmp.l1._problem import Objective, Sparse
 from dask_ma.schmp.l1._quadratic import Quadratic, minimize
@@ -46,6 +47,8 @@ _INNER_GAP_NEWTON = 0.3  # where each step takes another Hessian
 _WITHIN_STEP = 0.2
 _MAX_NEWTON = 10
 _CLOSE = 0.97  # to its bound: so close one may come beyond it next
+# Of the gap that the small problem is solved to: that for the columns which come first.
+_PART_GAP = 2
 _CHECKS_FIRST = 10  # before the first features are ruled out
 _ROOM = 32  # proposals of a rank, beyond what is its share
 _ROUNDING = 1e-13
@@ -114,7 +117,9 @@ class WorkingSets(Solver):
         is_solved_once = is_part or is_quadratic
         within = target if is_quadratic else _WITHIN_STEP * target
         for _ in range(1 if is_solved_once else _MAX_NEWTON):
-            expected = self._solve(within, gradient=gradient, possible=possible)
+            expected = self._solve(
+                within, gradient=gradient, possible=possible, later=self._later
+            )
             # They belong to the model of the check.
             gradient = possible = None
             if expected <= target:
@@ -195,6 +200,7 @@ class WorkingSets(Solver):
         near = is_among(coordinates, found[known & (ratios > _NEAR)])
         new = np.flatnonzero(~known & (ratios > _CLOSE))
         new = new[np.argsort(-ratios[new], kind="stable")][: self._size]
+        self._later = self._hessian.may_be_late(found[new])
         kept = coordinates[needed | near]
         if np.count_nonzero(needed | near) > 0.5 * len(coordinates):
             kept = coordinates
@@ -223,10 +229,8 @@ class WorkingSets(Solver):
         means = [self.objective.means[found]] if self.objective.lacks_means else []
         return found * K + places % K, ratios[places], values, *means
 
-    def _take_proposals(self, proposals: list[list[np.ndarray]]) -> None:
-        coordinates, ratios, gradient, *means = (
-            np.concatenate(parts) for parts in zip(*proposals, strict=True)
-        )
+    def _take_proposals(self, proposals: Sequence[Sequence[np.ndarray]]) -> None:
+        coordinates, ratios, gradient, *means = map(np.concatenate, proposals)
         if means:
             self.objective.means[coordinates // self.objective.n_outputs] = means[0]
         order = np.argsort(coordinates)
@@ -272,6 +276,7 @@ class WorkingSets(Solver):
         cache: HessianCache | None = None,
         gradient: list[np.ndarray] | None = None,
         possible: np.ndarray | None = None,
+        later: np.ndarray | None = None,
     ) -> float:
         """Solve the quadratic model; the fall that it promises. A collective call."""
         inside = np.flatnonzero(self._inside)
@@ -281,7 +286,7 @@ class WorkingSets(Solver):
             with self.log.computing():
                 riders = self._own_gradient(coordinates)
         cache = cache or self._hessian
-        system = cache.update(coordinates, riders, possible)
+        system = cache.update(coordinates, riders, possible, later)
         step: Any = None
         if system is not None:
             with self.log.computing():
@@ -331,7 +336,7 @@ class WorkingSets(Solver):
     ) -> tuple[np.ndarray, np.ndarray, float]:
         """Change of the coefficients and intercepts that solves the quadratic model."""
         objective, K = self.objective, self.objective.n_outputs
-        gram, (gradient, norm) = system.hessian, sums
+        gradient, norm = sums
         rows = system.order
         coef = self.model.coef[inside[rows]]
         features = self.model.coordinates[inside[rows]] // K
@@ -342,13 +347,27 @@ class WorkingSets(Solver):
         gradient = np.concatenate([gradient[rows], gradient[n:size]])
         start, bounds, ridge = (np.zeros(size) for _ in range(3))
         start[:n], bounds[:n], ridge[:n] = coef, l1, l2
-        if l2.any():
-            gram = ScaledGram(gram, ridge)
-        linear = gram.dot(start) + gradient
-        problem = Quadratic(
-            gram, linear, bounds, float(norm[0]), objective.penalty.positive
-        )
-        found = minimize(problem, start, target)
+
+        def gram_of(first: slice) -> Gram:
+            gram = system.hessian
+            return ScaledGram(gram, ridge[first]) if l2.any() else gram
+
+        def solve(values: np.ndarray, target: float) -> np.ndarray:
+            # The first of the coefficients; the others stay as they are.
+            first = slice(0, len(values))
+            gram = gram_of(first)
+            linear = gram.dot(start[first]) + gradient[first]
+            positive = objective.penalty.positive
+            problem = Quadratic(gram, linear, bounds[first], float(norm[0]), positive)
+            return minimize(problem, values, target)
+
+        begun = start.copy()
+        if system.rest is not None:
+            at_hand = slice(0, n - system.n_late)
+            begun[at_hand] = solve(start[at_hand], _PART_GAP * target)
+            system.rest()
+        found = solve(begun, target)
+        gram = gram_of(slice(size))
         step = found - start
         expected = gradient @ step - step @ gram.dot(step) / 2
         expected += l1 @ (np.abs(coef) - np.abs(found[:n]))

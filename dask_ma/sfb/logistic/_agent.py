@@ -61,7 +61,8 @@ def train(context: RankContext, arguments: Any, params: SFBParams) -> FitResult 
     ended = fit_rounds(context, fit, state)
     fit.finish(ended.stop)
     has_part = keeps_parts and fit.engine.is_shared
-    if validation is not None and span is None and not (has_part and _is_large(problem)):
+    is_looked_at = not (has_part and _is_large(problem))
+    if validation is not None and span is None and is_looked_at:
         model = fit.everywhere()
         note = note_on_scales(context.group, problem, model, params, is_softmax=True)
         if note is not None:
