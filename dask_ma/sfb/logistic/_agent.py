@@ -104,7 +104,7 @@ def join(results: list[FitResult | None], params: SFBParams) -> FitResult:
 
 def _is_large(problem: Problem) -> bool:
     """Whether no rank is to have the coefficients of all outputs."""
-    return problem.n_problems * problem.n_features > _FEW_COEFFICIENTS
+    return problem.n_problems * problem.shard.n_features > _FEW_COEFFICIENTS
 
 
 def with_mean_weight(problem: Problem) -> Problem:
