@@ -177,26 +177,29 @@ def test_states_are_those_of_the_scheduler(cluster):
 @pytest.mark.parametrize("wait", ["wait_for_blocks", "_wait_for_some"])
 def test_waits_for_blocks_begin_anew_with_each(wait, cluster, monkeypatch, configured):
     """And say which ones are left when nobody works."""
-    name, restarts, left = f"gate of {wait}", [], []
+    gates, restarts, left = [f"{i} of {wait}" for i in "ab"], [], []
 
     class Seen(Standstill):
         def restart(self):
             restarts.append(self)
 
         def check(self, blocks):
+            # Nothing is done before somebody waits for it.
             left.append([block.key for block in blocks])
-            Event(name, cluster).set()
+            Event(gates[len(blocks) == 1], cluster).set()
 
     for module in ("_collections", "_stream"):
         monkeypatch.setattr(f"dask_ma.data.{module}.Standstill", Seen)
-    first = cluster.submit(int, pure=False)
-    second = cluster.submit(lambda: Event(name).wait(), pure=False)
+    first, second = (
+        cluster.submit(lambda gate: Event(gate).wait(), gate, pure=False)
+        for gate in gates
+    )
     with configured({"dask-ma.launch.poll-interval": "50 ms"}):
         if wait == "wait_for_blocks":
             wait_for_blocks(cluster, [first, second], [])
         else:
             assert len(_wait_for_some(cluster, [first, second], 2, [])) == 2
-    assert restarts and left[-1] == [second.key]
+    assert restarts and left[0] == [first.key, second.key] and left[-1] == [second.key]
 
 
 @pytest.mark.parametrize("allow_pending", [True, False])

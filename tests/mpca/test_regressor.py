@@ -139,7 +139,8 @@ def test_a_model_to_go_on_from_keeps_its_intercept(regression):
     X, y = regression
     model = fit((X, y + 1000), warm_start=True, max_iter=1, learning_rate_init=1e-9)
     before = model.intercepts_[-1].copy()
-    model.fit(X, y + 2000)
+    with pytest.warns(ConvergenceWarning, match="these rows are unlike those before"):
+        model.fit(X, y + 2000)
     np.testing.assert_allclose(model.intercepts_[-1], before, atol=1e-6)
     model.partial_fit(X, y + 3000)
     np.testing.assert_allclose(model.intercepts_[-1], before, atol=1e-6)
