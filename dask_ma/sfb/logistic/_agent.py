@@ -22,8 +22,6 @@ from dask_ma.supervised import (
 )
 
 _ROUNDING = 1e-6
-# Coefficients that each rank may have all of, though their outputs are shared out.
-_FEW_COEFFICIENTS = 2**22
 
 
 def train(context: RankContext, arguments: Any, params: SFBParams) -> FitResult | None:
@@ -61,8 +59,7 @@ def train(context: RankContext, arguments: Any, params: SFBParams) -> FitResult 
     ended = fit_rounds(context, fit, state)
     fit.finish(ended.stop)
     has_part = keeps_parts and fit.engine.is_shared
-    is_looked_at = not (has_part and _is_large(problem))
-    if validation is not None and span is None and is_looked_at:
+    if validation is not None and span is None:
         model = fit.everywhere()
         note = note_on_scales(context.group, problem, model, params, is_softmax=True)
         if note is not None:
@@ -100,11 +97,6 @@ def join(results: list[FitResult | None], params: SFBParams) -> FitResult:
         start += len(part)
     fitted = {**first.fitted, "coef": coef, "intercept": intercept}
     return first._replace(fitted=fitted)
-
-
-def _is_large(problem: Problem) -> bool:
-    """Whether no rank is to have the coefficients of all outputs."""
-    return problem.n_problems * problem.shard.n_features > _FEW_COEFFICIENTS
 
 
 def with_mean_weight(problem: Problem) -> Problem:
