@@ -1,13 +1,14 @@
 """What does a second worker process bring? Whole fits, and the time to an objective.
 
-Every estimator is fitted with default parameters, but for those in the table, to rows
-that lie with one worker process of one thread, and to the same rows with two. There is
-a rank for each process then, or one where the estimator knows that two take longer;
-with ``--all`` there are two in any case. The fits of both clusters take turns, with a
-seed for each turn; figures are medians of seconds of the clock and of the ratios of
-pairs. Where a target is named, the time is that until the objective (or the loss) of
-all rows is there, in a straight line between the records before and after, with the way
-to the first record; else that of the whole fit.
+Every estimator is fitted with default parameters, but for those in the table, by one
+rank to rows that lie with one worker process of one thread, and to the same rows with
+two. There is a rank for each process then, or one where the estimator knows that two
+take longer; with ``--all`` there are two in any case. Both take turns, with a seed for
+each turn, on the same two processes: another cluster would take a twentieth of a core
+for itself, which one rank has to spare and two have not. Figures are medians of seconds
+of the clock and of the ratios of pairs. Where a target is named, the time is that until
+the objective (or the loss) of all rows is there, in a straight line between the records
+before and after, with the way to the first record; else that of the whole fit.
 
     python two_processes.py --data FOLDER
     python two_processes.py --data FOLDER --only MPCAClassifier --pairs 7
@@ -195,10 +196,10 @@ def seconds_to(history: list[dict[str, Any]], key: str, target: float) -> float:
     return float("inf")
 
 
-def fit(case: Case, data: Any, seed: int) -> tuple[float, float]:
+def fit(case: Case, data: Any, seed: int, n_ranks: int | None) -> tuple[float, float]:
     """Seconds of a fit, and what it has reached."""
     maker = getattr(dask_ma, case.name)
-    parameters = dict(case.parameters)
+    parameters = dict(case.parameters, n_ranks=n_ranks)
     if "random_state" in maker().get_params():
         parameters["random_state"] = seed
     start = time.perf_counter()
@@ -210,30 +211,25 @@ def fit(case: Case, data: Any, seed: int) -> tuple[float, float]:
     return seconds, float(history[-1][case.key]) if history else float("nan")
 
 
-def place(data: Any, client: Any) -> list[da.Array]:
-    """The rows in the memory of the workers, a block for each."""
+def place(data: Any, client: Any, n_processes: int) -> list[da.Array]:
+    """The rows in the memory of some workers, a block for each."""
     X, y = data
     if y is None:
-        return [persist(X, np.zeros(X.shape[0]), client)[0]]
-    return list(persist(X, y, client))
+        return [persist(X, np.zeros(X.shape[0]), client, n_processes)[0]]
+    return list(persist(X, y, client, n_processes))
 
 
 def measure(case: Case, folder: Path, n_pairs: int) -> dict[str, str]:
     """A row of the table."""
     data = case.load(folder)
     found: dict[int, list[tuple[float, float]]] = {1: [], 2: []}
-    with local_cluster(1) as one, local_cluster(2) as two:
-        clients = {1: one, 2: two}
-        placed = {}
-        for n_ranks, client in clients.items():
-            with client.as_current():
-                placed[n_ranks] = place(data, client)
+    with local_cluster(2) as client:
+        placed = {n: place(data, client, n) for n in found}
         for turn in range(n_pairs + 1):
-            for n_ranks, client in clients.items():
-                with client.as_current():
-                    result = fit(case, placed[n_ranks], turn)
+            for n, results in found.items():
+                result = fit(case, placed[n], turn, 1 if n == 1 else None)
                 if turn:  # the first loads modules
-                    found[n_ranks].append(result)
+                    results.append(result)
     times = [[seconds for seconds, _ in found[n]] for n in (1, 2)]
     reached = [median(value for _, value in found[n]) for n in (1, 2)]
     ratios = [second / first for first, second in zip(*times, strict=True)]
