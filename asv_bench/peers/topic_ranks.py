@@ -6,9 +6,10 @@ To be run in the folder asv_bench:
     python -m peers.topic_ranks --data FOLDER --batch-size 4096
 
 FOLDER (or ``$DASK_MA_DATA``) holds ``imdb``. All parameters but the number of topics
-and of passes are the defaults unless they are given. Documents lie on the workers. The
-fits take turns, so that what else the machine does strikes both alike; the figures are
-medians of the pairs. Topics are compared by the perplexity of test documents, by
+and of passes are the defaults unless they are given. Documents lie on the workers: on
+one of them for one rank, and evenly on all. The fits take turns on the same cluster, so
+that what else the machine does strikes both alike; the figures are medians of the
+pairs. Topics are compared by the perplexity of test documents, by
 completion.
 """
 
@@ -76,21 +77,26 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def fit(
-    client: Any, X: Any, X_test: Any, options: argparse.Namespace, seed: int
+    client: Any,
+    X: Any,
+    n_ranks: int,
+    X_test: Any,
+    options: argparse.Namespace,
+    seed: int,
 ) -> Fit:
-    """Fit once, on the workers of a client."""
+    """Fit once, by so many ranks."""
     model = MALDA(
         options.components,
         max_iter=options.passes,
         batch_size=options.batch_size or "auto",
         random_state=seed,
+        n_ranks=n_ranks,
     )
-    with client.as_current():
-        before = client.run(time.process_time)
-        wall = time.perf_counter()
-        model.fit(X)
-        wall = time.perf_counter() - wall
-        after = client.run(time.process_time)
+    before = client.run(time.process_time)
+    wall = time.perf_counter()
+    model.fit(X)
+    wall = time.perf_counter() - wall
+    after = client.run(time.process_time)
     busiest = max(after[worker] - before[worker] for worker in after)
     rounds = model.history_[-1]["time"]
     return Fit(wall, busiest, rounds, held_out_perplexity(model.components_, X_test))
@@ -99,13 +105,12 @@ def fit(
 def compare(X: Any, X_test: Any, options: argparse.Namespace) -> list[tuple[Fit, Fit]]:
     """Pairs of fits with the same seed, after one of each that loads the modules."""
     pairs = []
-    with local_cluster(1) as one, local_cluster(options.processes) as several:
+    with local_cluster(options.processes) as client:
         places = []
-        for client in (one, several):
-            with client.as_current():
-                documents, _ = persist(X, np.zeros(X.shape[0]), client)
-                MALDA(2, max_iter=1).fit(documents)
-            places.append((client, documents))
+        for n_ranks in (1, options.processes):
+            documents, _ = persist(X, np.zeros(X.shape[0]), client, n_ranks)
+            MALDA(2, max_iter=1, n_ranks=n_ranks).fit(documents)
+            places.append((client, documents, n_ranks))
         for seed in range(options.seed, options.seed + options.pairs):
             pair = [fit(*place, X_test, options, seed) for place in places]
             pairs.append((pair[0], pair[1]))

@@ -1,8 +1,8 @@
 """Two worker processes against one: outputs shared out, and learnt distances.
 
-There is a cluster of one worker process of one thread and one of two, with rows that
-lie evenly on the workers of each, and fits go to the one and to the other in turn. The
-first fit to each loads modules and does not count. Cases are
+There is a cluster of two worker processes of one thread, with rows that lie with one of
+them, and with rows that lie evenly on both; fits of one rank and of two take turns. The
+first fit of each loads modules and does not count. Cases are
 
 - ``outputs``: softmax with ``communication="outputs"`` on sparse rows of a few words,
   with labels of many classes, one pass of "sgd" with batches of the same rows;
@@ -27,7 +27,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,6 +76,7 @@ def outputs(args: argparse.Namespace) -> Case:
             tol=None,
             refine=False,
             random_state=0,
+            n_ranks=n_processes,
         )
 
     def quality(fitted: SFBLogisticRegression) -> float:
@@ -111,18 +111,16 @@ def measure(case: Case, n_pairs: int) -> None:
     seconds: dict[int, list[float]] = {1: [], 2: []}
     processor: dict[int, list[Any]] = {1: [], 2: []}
     fitted: dict[int, Any] = {}
-    with ExitStack() as stack:
-        clients = {n: stack.enter_context(local_cluster(n)) for n in seconds}
-        data = {n: persist(*case.rows, client) for n, client in clients.items()}
+    with local_cluster(max(seconds)) as client:
+        data = {n: persist(*case.rows, client, n) for n in seconds}
         for number in range(n_pairs + 1):
-            for n_processes, client in clients.items():
+            for n_processes, rows in data.items():
                 model = case.model(n_processes)
-                with client.as_current():
-                    before = client.run(time.process_time)
-                    start = time.perf_counter()
-                    model.fit(*data[n_processes])
-                    taken = time.perf_counter() - start
-                    after = client.run(time.process_time)
+                before = client.run(time.process_time)
+                start = time.perf_counter()
+                model.fit(*rows)
+                taken = time.perf_counter() - start
+                after = client.run(time.process_time)
                 if number:
                     seconds[n_processes].append(taken)
                     processor[n_processes].append(
