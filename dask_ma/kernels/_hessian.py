@@ -53,12 +53,18 @@ def softmax_hessian(
             hessian += picked.T @ picked
             continue
         picked *= root
+        blocks = []
         for output in np.unique(outputs):
             own = np.flatnonzero(outputs == output)
-            part = picked[:, own] * np.sqrt(p[:, output, np.newaxis])
-            hessian[np.ix_(own, own)] += part.T @ part
+            q = p[:, output, np.newaxis]
+            part = picked[:, own] * np.sqrt(q * (1 - q))
+            blocks.append((np.ix_(own, own), part.T @ part))
         picked *= p[:, outputs]
-        hessian -= picked.T @ picked
+        product = picked.T @ picked
+        # Of certain classes the difference of p and its square would be rounding.
+        for place, block in blocks:
+            product[place] = -block
+        hessian -= product
     return hessian
 
 

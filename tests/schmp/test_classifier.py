@@ -12,6 +12,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from dask_ma import SchMPLogisticRegression
+from dask_ma.kernels import MultinomialLogLoss
+from dask_ma.schmp.l1._losses import WeightedLoss
 
 ALPHA = 0.02
 PARAMS = {"alpha": ALPHA, "tol": 1e-10}
@@ -233,6 +235,30 @@ def test_float32(wide, target):
     assert model.coef_.dtype == model.intercept_.dtype == np.float32
     other = SchMPLogisticRegression(**PARAMS, n_ranks=2).fit(X.astype(np.float64), y)
     assert max(distances(model, other, X)) < 1e-4
+
+
+@pytest.mark.parametrize(("n_ranks", "layout"), LAYOUTS)
+def test_many_classes_are_not_gone_over_in_pairs(n_ranks, layout):
+    """A Newton step reads the rows once, not once for each pair of classes."""
+    rng = np.random.default_rng(0)
+    K, n = 40, 800
+    y = np.arange(n) % K
+    words = [rng.choice([k, K + k, *range(2 * K, 2 * K + 20)], 4) for k in y]
+    X = sparse.csr_matrix(
+        (np.ones(4 * n), (np.repeat(np.arange(n), 4), np.concatenate(words)))
+    )
+    model = SchMPLogisticRegression(1e-3, n_ranks=n_ranks, layout=layout).fit(X, y)
+    assert model.score(X, y) > 0.3
+    touched = [record["n_touched"] for record in model.history_]
+    assert max(touched) < 100 * X.nnz  # there are 820 pairs
+
+
+def test_curvatures_of_certain_classes():
+    """Intercepts have curvature as long as a probability is not quite one."""
+    loss = WeightedLoss(MultinomialLogLoss(3), np.array([0]), np.ones(1))
+    sums = loss.summed_curvatures(np.array([[40.0, 0.0, 0.0]]))
+    assert sums[0, 0] == pytest.approx(2 * np.exp(-40), rel=1e-10)
+    np.testing.assert_allclose(sums.sum(axis=0), 0, atol=1e-25)
 
 
 @every_target

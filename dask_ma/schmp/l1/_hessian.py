@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import sparse
 
 from dask_ma.comm import gather, reduce, reduce_and_gather
 from dask_ma.engine import RoundLog
+from dask_ma.kernels import row_slice, softmax, softmax_hessian
 from dask_ma.layouts._design import is_among
 from dask_ma.schmp.l1._gram import ColumnGram, Gram, WholeGram, block_of
 from dask_ma.schmp.l1._problem import Objective
@@ -216,25 +218,43 @@ class HessianCache:
         """This rank's part of the Hessian at the present margins."""
         objective, design = self._objective, self._objective.design
         K, loss, margins = objective.n_outputs, objective.loss, objective.margins
-        features, outputs = np.divmod(coordinates, K)
+        if K > 1:
+            return self._own_of_classes(*np.divmod(coordinates, K))
         n = len(coordinates)
-        hessian = np.zeros((n + K, n + K))
-        groups = [np.flatnonzero(outputs == k) for k in range(K)]
-        curvatures = loss.curvatures(margins)
-        for left in range(K):
-            by_left = curvatures(left)
-            rows = groups[left]
-            for right in range(left, K):
-                columns = groups[right]
-                block = design.cross(
-                    features[rows], features[columns], by_left[:, right]
-                )
-                hessian[np.ix_(rows, columns)] = block
-                if left != right:
-                    hessian[np.ix_(columns, rows)] = block.T
-            if design.is_counted():
-                border = design.transposed_dot(features[rows], by_left)
-                hessian[rows, n:] = border
-                hessian[n:, rows] = border.T
-                hessian[n + left, n:] = by_left.sum(axis=0)
+        hessian = np.zeros((n + 1, n + 1))
+        curvature = loss.curvatures(margins)(0)
+        hessian[:n, :n] = design.cross(coordinates, coordinates, curvature[:, 0])
+        if design.is_counted():
+            border = design.transposed_dot(coordinates, curvature)
+            hessian[:n, n:] = border
+            hessian[n:, :n] = border.T
+            hessian[n, n] = curvature.sum()
         return hessian
+
+    def _own_of_classes(self, features: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+        """The same of several classes, whose blocks are one product of all columns."""
+        objective, design = self._objective, self._objective.design
+        weight, K = objective.loss.weight, objective.n_outputs
+        distinct, places = np.unique(features, return_inverse=True)
+        places = np.concatenate([places, np.full(K, len(distinct))])
+        outputs = np.concatenate([outputs, np.arange(K)])
+        probabilities = softmax(objective.margins)
+        # Of columns that are shared out each rank has all rows, and does some of them.
+        share = design.own_share(design.n_rows)
+        hessian = np.zeros((len(places), len(places)))
+        for rows, columns in self._rows_of(distinct):
+            own = slice(max(rows.start, share.start), min(rows.stop, share.stop))
+            if own.start >= own.stop:
+                continue
+            X = columns.tocsr() if sparse.issparse(columns) else columns
+            X = row_slice(X, own.start - rows.start, own.stop - rows.start)
+            p = probabilities[own]
+            hessian += softmax_hessian(X, p, weight[own], places, outputs)
+        return hessian
+
+    def _rows_of(self, features: np.ndarray) -> Iterable[tuple[slice, Any]]:
+        """Columns of some rows at a time, also where there are no columns."""
+        design = self._objective.design
+        if len(features):
+            return design.chunks(features)
+        return [(slice(0, design.n_rows), np.empty((design.n_rows, 0)))]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dask_ma.kernels import Loss
+from dask_ma.kernels import Loss, softmax
 
 Curvatures = Callable[[int], np.ndarray]
 
@@ -72,6 +72,18 @@ class WeightedLoss:
         by = self.of_row.curvatures(self.y, self._shaped(margins))
         weight = self.weight[:, np.newaxis]
         return lambda output: weight * by(output)
+
+    def summed_curvatures(self, margins: np.ndarray) -> np.ndarray:
+        """Sums over the rows of what :meth:`curvatures` gives, of shape (K, K)."""
+        if self.n_outputs == 1:
+            return self.curvatures(margins)(0).sum(axis=0, keepdims=True)
+        q = softmax(margins)
+        sums = -(q * self.weight[:, np.newaxis]).T @ q
+        # Each row of the sums adds up to 0. Where a class is all but certain, the
+        # difference of q and its square would be rounding.
+        np.fill_diagonal(sums, 0.0)
+        np.fill_diagonal(sums, -sums.sum(axis=1))
+        return np.asarray(sums)
 
     def norm(self, margins: np.ndarray) -> float:
         """Bound for the constant term of the quadratic model around the margins.

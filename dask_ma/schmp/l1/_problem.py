@@ -308,9 +308,7 @@ class Objective:
         K = self.n_outputs
         values = np.zeros((K + 1, K))
         values[0] = self.loss.negative_slopes(self.margins).sum(axis=0)
-        curvatures = self.loss.curvatures(self.margins)
-        for output in range(K):
-            values[1 + output] = curvatures(output).sum(axis=0)
+        values[1:] = self.loss.summed_curvatures(self.margins)
         values = self._sum(values)
         return values[0], values[1:]
 
