@@ -143,6 +143,7 @@ from dask_ma.kernels._optimizers import (
 from dask_ma.kernels._outer import (
     by_features,
     is_worth_sorting,
+    product_of,
     product_square,
     square_sum,
     subtract_product,
@@ -326,6 +327,7 @@ __all__ = [
     "polya_sum",
     "positive_factors",
     "preconditioner_diagonal",
+    "product_of",
     "product_square",
     "project",
     "residuals",

@@ -145,6 +145,31 @@ def square_sum(matrix: np.ndarray, other: np.ndarray | None = None) -> float:
     return square
 
 
+def product_of(u: np.ndarray, v: Any, dtype: Any) -> np.ndarray:
+    """Product ``v.T @ u`` as a matrix by itself.
+
+    Other threads, as those that carry messages, go on meanwhile: they have to wait for
+    what :func:`subtract_product` does with dense factors.
+
+    Parameters
+    ----------
+    u : ndarray of shape (n_pairs, n_outputs)
+    v : ndarray or CSR of shape (n_pairs, n_features)
+    dtype : dtype
+        Of the result.
+
+    Returns
+    -------
+    product : ndarray of shape (n_features, n_outputs)
+    """
+    if sparse.issparse(v):
+        product = np.zeros((v.shape[1], u.shape[1]), dtype=dtype)
+        subtract_product(product, u, v, -1.0)
+        return product
+    u, v = (part.astype(dtype, copy=False) for part in (u, v))
+    return np.asarray(v.T @ u)
+
+
 def subtract_product(matrix: np.ndarray, u: np.ndarray, v: Any, scale: float) -> None:
     """Subtract ``scale * v.T @ u`` from a matrix, in place.
 

@@ -8,6 +8,7 @@ from traced import traced
 from dask_ma.kernels import (
     _outer,
     by_features,
+    product_of,
     product_square,
     subtract_product,
     subtract_scaled,
@@ -42,6 +43,28 @@ def test_stored_zeros_and_repeated_columns_are_used():
     u, matrix = np.array([[5.0], [7.0]]), np.zeros((8, 1))
     subtract_product(matrix, u, v, -1.0)
     assert matrix.ravel().tolist() == [0, 0, 21, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("is_dense", [True, False])
+@pytest.mark.parametrize("n_outputs", [1, 3])
+def test_products_are_what_is_subtracted_from_nothing(case, is_dense, n_outputs):
+    u, v = make_factors(*case, n_outputs=n_outputs)
+    given = v.toarray() if is_dense else v
+    matrix = np.zeros((v.shape[1], n_outputs), dtype=np.float32)
+    subtract_product(matrix, u, given, -1.0)
+    found = product_of(u, given, np.float32)
+    assert found.dtype == np.float32
+    assert found.flags.c_contiguous
+    np.testing.assert_allclose(found, matrix, rtol=1e-5, atol=1e-6)
+
+
+def test_other_threads_go_on_during_a_dense_product(monkeypatch):
+    # SciPy's routines keep them from running, NumPy's do not.
+    monkeypatch.delattr(_outer, "blas")
+    u, v = make_factors(5, 40, 0.3)
+    expected = v.toarray().T @ u
+    np.testing.assert_allclose(product_of(u, v.toarray(), np.float64), expected)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

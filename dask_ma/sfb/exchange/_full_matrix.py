@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.comm import Group, allreduce, broadcast_direct, reduce
-from dask_ma.kernels import row_slice, square_sum, subtract_product
+from dask_ma.kernels import product_of, row_slice, square_sum
 from dask_ma.sfb.model._factors import Factors
 from dask_ma.sfb.model._matrix import ParameterMatrix
 
@@ -171,9 +171,7 @@ class MatrixExchange:
     @staticmethod
     def product(factors: Factors, matrix: ParameterMatrix) -> np.ndarray:
         """Update matrix of a rank, transposed."""
-        update = np.zeros(matrix.shape[::-1], dtype=matrix.dtype)
-        subtract_product(update, *factors, -1.0)
-        return update
+        return product_of(*factors, matrix.dtype)
 
     def _dtype_of(self, matrix: ParameterMatrix) -> Any:
         """Type that updates are added up in."""
@@ -213,8 +211,7 @@ class MatrixExchange:
             if sparse.issparse(rows):
                 part = np.asarray(row_slice(rows, start, features.stop) @ factors.u)
             else:
-                part = np.zeros((features.stop - start, n_outputs), matrix.dtype)
-                subtract_product(part, factors.u, rows[features].T, -1.0)
+                part = product_of(factors.u, rows[features].T, matrix.dtype)
             if features.stop == n_features:
                 part = np.vstack([part, factors.u.sum(axis=0)])
             yield features, part
