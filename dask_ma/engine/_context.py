@@ -208,8 +208,8 @@ class RankContext:
             The same for what only this rank has.
         whole : bool, default=False
             Whether the parts of all ranks make up one model. Then each rank gives its
-            right neighbour a copy of `own`, and a checkpoint has a file for each rank,
-            which is written while the fit goes on.
+            right neighbour a copy of `own`, but after the last round, and a checkpoint
+            has a file for each rank, which is written while the fit goes on.
         settled : bool, default=True
             Whether a checkpoint may be written after this round.
         in_memory : bool, default=True

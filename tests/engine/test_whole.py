@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from dask_ma.engine import RankContext
 from dask_ma.engine._run import Outcome
+from dask_ma.engine.recovery._identity import FitInfo
 from dask_ma.engine.recovery._memory import StateCopy, StateMemory, state_memory
 from dask_ma.engine.recovery._whole import exchange_copies, find_whole
 
@@ -124,6 +126,39 @@ def test_the_copy_goes_to_the_right(run_ranks):
 
     assert run_ranks(program, 3, 1) == [[2, 7], [0, 7], [1, 7]]
     assert run_ranks(program, 1) == [None]
+
+
+@pytest.mark.parametrize("lost", [None, 0, 2])
+def test_parts_of_the_last_round_are_not_copied(run_ranks, lost):
+    """The client is about to get them; until then the round before can be had."""
+    fit_id = f"last-{lost}"
+    fit_info = FitInfo("Estimator", fit_id, keeps=True)
+
+    def program(group):
+        context = RankContext(group, 0, fit_info=fit_info)
+        for number in (1, 2):
+            part, is_last = part_of(group.rank, number), number == 2
+            context.add_record({"round": number})
+            context.save_state(
+                number, {"after": number}, part, whole=True, done=is_last
+            )
+        kept = state_memory.get(fit_id, group.rank)
+        return kept.replica, kept.before.replica["w"].tolist(), kept
+
+    results = run_ranks(program, 3)
+    assert [found[:2] for found in results] == [
+        (None, [(rank - 1) % 3, 1]) for rank in range(3)
+    ]
+    memories = []
+    for rank, (*_, kept) in enumerate(results):
+        memory = StateMemory()
+        if rank != lost:
+            memory.put(fit_id, rank, kept.before)
+            memory.put(fit_id, rank, kept)
+        memories.append(memory.parts(fit_id))
+    found = find(run_ranks, memories)
+    assert {each[0] for each in found} == {2 if lost is None else 1}
+    state_memory.forget(fit_id, 0)
 
 
 def test_rows_that_are_shared_out_anew_take_no_part_away():

@@ -328,7 +328,7 @@ class StateStore:
         """Keep the state after a round; a collective call."""
         self._source = None
         if in_memory:
-            self._remember(n_rounds, shared, own, whole=whole)
+            self._remember(n_rounds, shared, own, whole=whole, is_last=done)
         regroup = not done and self._agree_to_regroup()
         if regroup and not in_memory and rest is not None:
             self._remember(n_rounds, {**shared, **rest()}, own, whole=whole)
@@ -380,12 +380,15 @@ class StateStore:
         own: dict[str, Any] | None,
         *,
         whole: bool = False,
+        is_last: bool = False,
     ) -> None:
         """Keep a state in the memory of this process, and perhaps of a neighbour."""
         if not self._fit_info.keeps:
             return
         replica = None
-        if whole and own is not None:
+        # The client is about to get the parts of the last round: who loses one before
+        # goes on from the round before, which costs less than a copy in each fit.
+        if whole and own is not None and not is_last:
             replica = exchange_copies(self._group, own, n_rounds)
         history = self._context.history
         kept = StateCopy(
