@@ -274,6 +274,20 @@ def test_the_same_bits_whoever_takes_over(client, rows, undisturbed, at_round, r
     assert [r["restarts"] for r in model.history_] == [0] * 4 + [1] * (N_ROUNDS - 4)
 
 
+@pytest.mark.parametrize("rank", range(N_WORKERS))
+def test_the_same_bits_where_ranks_have_more_and_fewer_rows(
+    client, rows, at_round, rank
+):
+    """What a rank with a row more has done says nothing of the next step of another."""
+    rows = tuple(part[:1499] for part in rows)
+    undisturbed = MASGDClassifier(n_ranks=N_WORKERS, **PARAMS).fit(*rows)
+    at_round(4, kill_self(), rank=rank)
+    with dask.config.set({"dask-ma.recovery.wait": 0}):
+        model = MASGDClassifier(**PARAMS).fit(*rows)
+    assert model.history_[-1]["restarts"] == 1
+    np.testing.assert_array_equal(model.coef_, undisturbed.coef_)
+
+
 @contextmanager
 def restarted_after(mark, client):
     """Restart the cluster by another client once `mark` is there."""

@@ -40,6 +40,7 @@ from dask_ma.ma.sgd._paradigms import (
     RunningMean,
     SendGradient,
     SendModel,
+    Start,
 )
 from dask_ma.ma.sgd._params import FitParams, is_refined
 from dask_ma.ma.sgd._solver import LocalSGD
@@ -142,6 +143,7 @@ class Rounds(Refinable):
             self._mean.load_state_dict(coef, intercept, np.array(counts))
         self._output = self._mean.current(self.current)
         self._paradigm = make_paradigm(context, problem, params)
+        self._start = Start(0, params.t, context.group.size)
         every = params.paradigm.evaluate_every
         self._evaluator = Evaluator(
             context, problem, validation, params, self.current, self.log, every
@@ -208,8 +210,13 @@ class Rounds(Refinable):
             self._set_steps(steps)
         self._shrinking.load_state_dict(shared["shrinking"])
         self._paradigm.due = Due(*map(float, shared["due"]))
+        n_runs, since = int(state.round - self.n_refined), shared["start"]
+        if int(since[2]) == self._start.n_ranks:
+            self._start = Start(int(since[0]), float(since[1]), int(since[2]))
+        else:  # all go on from the place of one of those ranks
+            self._start = Start(n_runs, shared["t"], self._start.n_ranks)
         # The state of a rank may have been lost, or it has other rows now.
-        own = state.own or self._paradigm.state_after(state.round, shared["t"])
+        own = state.own or self._paradigm.state_after(n_runs, self._start)
         self._paradigm.load_state_dict(own)
 
     def state_dict(self) -> Snapshot:
@@ -230,6 +237,7 @@ class Rounds(Refinable):
             "n_refined": self.n_refined,
             "converged": self.has_converged,
             "t": self._paradigm.t,
+            "start": np.array(self._start),
             "due": np.array(self._paradigm.due),
         }
         # In between, rounds wait for their records.

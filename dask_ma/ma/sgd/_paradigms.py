@@ -106,6 +106,24 @@ class Due(NamedTuple):
     epochs: float = 0.0
 
 
+class Start(NamedTuple):
+    """Where all ranks were at one place in the schedule of the learning rate.
+
+    Attributes
+    ----------
+    round : int
+        Rounds before.
+    t : float
+        The place.
+    n_ranks : int
+        How many ranks have gone on from there.
+    """
+
+    round: int
+    t: float
+    n_ranks: int
+
+
 class Paradigm(ABC):
     """A round of the fit, which takes all ranks from one common model to the next.
 
@@ -155,7 +173,7 @@ class Paradigm(ABC):
         """What another rank with these rows needs to go on from here."""
 
     @abstractmethod
-    def state_after(self, n_rounds: int, t: float) -> dict[str, float]:
+    def state_after(self, n_rounds: int, start: Start) -> dict[str, float]:
         """State after so many rounds, in place of one that was lost."""
 
     @abstractmethod
@@ -233,10 +251,12 @@ class SendModel(Paradigm):
         """What another rank with these rows needs to go on from here."""
         return self._solver.state_dict()
 
-    def state_after(self, n_rounds: int, t: float) -> dict[str, float]:
+    def state_after(self, n_rounds: int, start: Start) -> dict[str, float]:
         """State after so many rounds, in place of one that was lost."""
-        n_rows = n_rounds * self._solver.rows_of_run(self.epochs)
-        return {"t": t, "n_runs": n_rounds, "n_rows": n_rows}
+        n_rows = self._solver.rows_of_run(self.epochs)
+        # By this rank's rows: others may have more, which makes their steps shorter.
+        t = self._solver.t_after(start.t, n_rounds - start.round, n_rows)
+        return {"t": t, "n_runs": n_rounds, "n_rows": n_rounds * n_rows}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         """Take over the state of another."""
@@ -303,11 +323,11 @@ class SendGradient(Paradigm):
 
     def state_dict(self) -> dict[str, float]:
         """What another rank with these rows needs to go on from here."""
-        return self.state_after(self._n_runs, self.t)
+        return {"t": self.t, "n_runs": self._n_runs}
 
-    def state_after(self, n_rounds: int, t: float) -> dict[str, float]:
+    def state_after(self, n_rounds: int, start: Start) -> dict[str, float]:
         """State after so many rounds, in place of one that was lost."""
-        return {"t": t, "n_runs": n_rounds}
+        return {"t": start.t + n_rounds - start.round, "n_runs": n_rounds}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         """Take over the state of another."""

@@ -127,6 +127,12 @@ class LocalSGD:
         """Rows that a run over so many epochs goes over."""
         return max(1, round(epochs * self._shard.n_rows))
 
+    def t_after(self, t: float, n_runs: int, n_rows: int) -> float:
+        """Place in the schedule after runs over so many rows each, begun at `t`."""
+        for _ in range(n_runs):  # added up as runs do, rounding included
+            t += self._pace * n_rows
+        return t
+
     def set_steps(self, steps: Steps) -> None:
         """Make these steps from now on."""
         self._steps = steps
