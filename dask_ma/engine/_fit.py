@@ -465,9 +465,11 @@ class _Fit:
 
     def _tell_of_lost_rounds(self) -> None:
         """Warn that nobody has kept a model in memory."""
+        known = self.trail.newest_round  # 0 where nobody has been asked yet
+        come_to = f", though it had come to round {known} or further" if known else ""
         begins = (
-            f"begins anew, though it had come to round {self.trail.newest_round} or "
-            "further, since there is no checkpoint (dask-ma.checkpoint.path)"
+            f"begins anew{come_to}, since there is no checkpoint "
+            "(dask-ma.checkpoint.path)"
         )
         if self.checkpoint is not None and self.is_whole:
             begins = f"goes on from the last checkpoint in {self.checkpoint.path}"

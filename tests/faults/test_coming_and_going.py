@@ -375,6 +375,17 @@ def test_all_workers_at_once(
     assert {r["restarts"] for r in model.history_} == {1}
 
 
+def test_all_workers_before_anybody_has_asked_for_the_round(client, rows, at_round):
+    """The warning names no round where none is known."""
+    mark = at_round(4, pause(30))
+    with (
+        all_killed_after(mark, client),
+        dask.config.set({"dask-ma.launch.heartbeat-interval": "1 hour"}),
+        pytest.warns(RoundsLostWarning, match="it begins anew, since there is no"),
+    ):
+        MASGDClassifier(**PARAMS).fit(*rows)
+
+
 def test_all_workers_at_once_with_a_checkpoint(
     client, rows, undisturbed, at_round, tmp_path
 ):
