@@ -161,6 +161,7 @@ class BroadcastEngine:
                 self._exchange_factors(factors)
             else:
                 self._exchange_matrices(factors, batches)
+            del factors  # before the next rows are picked
             is_last = step == n_exchanges - 1
             # Where ranks differ, the last penalty comes when they agree again.
             if self._agrees or not is_last:
@@ -435,16 +436,17 @@ class BroadcastEngine:
         if not (self._process.is_owner or self._common or self._model.fit_intercept):
             return
         if self.optimizer is not None:
-            factors = stack([packet.opened() for packet in packets])
-            self._rebuild(factors, 1.0)
+            if self._process.is_owner:
+                self._rebuild(stack([packet.opened() for packet in packets]), 1.0)
             return
         parts, scale = scaled(packets, self._scale)
-        factors = stack(parts)
+        # Rows of all ranks may be as many numbers as the matrix: one copy of them.
+        factors = stack(parts, with_rows=self._process.is_owner)
         if self._common and self._context.group.size == 1:
             self._common.take_all()
         elif self._common:
             gain = sum(packet.gain for packet in packets)
-            if is_best_whole(factors, self.matrix):
+            if is_best_whole(parts, self.matrix):
                 make = partial(whole_update, factors, self.matrix)
                 self._take(self._process.one_if_same(make), gain)
                 return

@@ -112,6 +112,8 @@ def pass_batches(
             pieces.append(chunk.part(position, position + taken))
             position += taken
             missing -= taken
+        if chunk is not None and position == chunk.n_rows:
+            chunk = None  # no longer than the caller wants it
         yield pieces
 
 
@@ -151,10 +153,8 @@ def _chunks(
             start = stop
             end = ends[bisect_right(ends, n_before + start)] - n_before
             stop = min(start + size, n_rows, end)
-            chunk = _chunk(block, start, stop, rows, n_problems)
-            chunk = chunk._replace(rows=chunk.rows + first)
-            yield chunk
-            del chunk
+            # No name for it: it would be kept here until the next one is wanted.
+            yield _chunk(block, start, stop, rows, n_problems, first)
             hand_back(block.X)
         n_before += n_rows
 
@@ -165,6 +165,7 @@ def _chunk(
     stop: int,
     order: np.ndarray | None,
     n_problems: int | None,
+    first: int,
 ) -> Piece:
     """Rows of a block: as views, or picked in a random order."""
     rows = np.arange(start, stop) if order is None else order[start:stop]
@@ -175,4 +176,4 @@ def _chunk(
         y = y[picked]
         if n_problems is not None:
             y = one_vs_rest_targets(y, n_problems, X.dtype)
-    return Piece(X, y, None if weight is None else weight[picked], rows)
+    return Piece(X, y, None if weight is None else weight[picked], first + rows)

@@ -212,13 +212,13 @@ def test_an_update_as_a_whole(kind):
     v = rng.normal(size=(9, 7)) * (rng.random((9, 7)) < 0.5)
     factors = Factors(rng.normal(size=(9, 2)), kind(v))
     matrix = ParameterMatrix(np.zeros((2, 7)), None, NoPenalty())
-    assert is_best_whole(factors, matrix)
+    assert is_best_whole([factors], matrix)
     total = whole_update(factors, matrix)
     np.testing.assert_allclose(total.values, v.T @ factors.u)
     np.testing.assert_allclose(total.slopes, factors.u.sum(axis=0))
     assert total.square == pytest.approx(product_square(*factors))
     few = Factors(factors.u[:1], sparse.csr_array(v[:1]))
-    assert not is_best_whole(few, matrix)
+    assert not is_best_whole([few], matrix)
 
 
 def test_the_square_of_a_difference():

@@ -36,6 +36,13 @@ def test_stack(kinds, is_sparse):
     np.testing.assert_array_equal(whole.u, np.vstack([part.u for part in parts]))
 
 
+def test_slopes_alone():
+    parts = [make_part(2), make_part(0), make_part(3, "csr_array")]
+    whole, slopes = stack(parts), stack(parts, with_rows=False)
+    np.testing.assert_array_equal(slopes.u, whole.u)
+    assert slopes.v.shape == (5, 0)
+
+
 def test_ranks_without_rows_do_not_make_others_dense():
     empty, full = make_part(0), make_part(2, "csr_array")
     assert stack([empty, full, empty]) is full

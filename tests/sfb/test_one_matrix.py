@@ -142,6 +142,31 @@ def test_memory_of_dual_ascent(monkeypatch, penalty, content):
     assert memory.peak <= most * n_classes * n_features * 4
 
 
+def test_memory_of_dense_rows():
+    """The owner alone puts the rows of all together, and none keeps those before."""
+    n_classes, n_features = 200, 8000
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, n_features)).astype(np.float32)
+    model = SFBLogisticRegression(
+        solver="sdca",
+        refine=False,
+        communication="factors",
+        batch_size=64,
+        max_iter=2,
+        tol=None,
+        random_state=0,
+        n_ranks=4,
+    )
+    spans = {"dask-ma.trace.timeline": False, "dask-ma.trace.max-spans": 0}
+    y = np.arange(600) % n_classes
+    with dask.config.set(spans):
+        model.fit(X[:, :100], y)  # loads what fits need
+        with traced() as memory:
+            model.fit(X, y)
+    # Those of an iteration are as many numbers as 1.3 matrices.
+    assert memory.peak <= 8 * n_classes * n_features * 4
+
+
 @pytest.fixture
 def uncollected():
     """No cycle of objects is found and freed."""

@@ -16,7 +16,7 @@ from dask_ma.sfb.exchange import _full_matrix
 from dask_ma.sfb.exchange._full_matrix import MatrixExchange
 from dask_ma.sfb.metric import _plan
 from dask_ma.sfb.metric._plan import LabelSource
-from dask_ma.sfb.model import _pairs
+from dask_ma.sfb.model import _pairs, _source
 from dask_ma.sfb.model._factors import Factors
 from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.model._pairs import RowTable
@@ -203,3 +203,21 @@ def test_ranks_pick_few_rows_at_a_time():
         n_rows = sum(batch.n_rows for batch in source.batches(100, 0))
     assert n_rows == 2000
     assert memory.peak < 2.5 * 2**20
+
+
+def test_nobody_but_the_caller_keeps_a_batch(monkeypatch):
+    """Nor is one put together of two chunks, in a copy."""
+    monkeypatch.setattr(_source, "_CHUNK_BYTES", 1)
+    wide = np.random.default_rng(0).normal(size=(203, 1000))
+    source = RowSource(
+        RankContext(LocalGroup.create(1)[0], 0),
+        Shard([Block(wide, None, None, 0, 0)], 1000, wide.dtype),
+        shuffle=True,
+    )
+    batches = source.batches(10, 0)
+    with traced() as memory:
+        first = next(batches)
+        n_rows = first.n_rows
+        del first
+    assert memory.left < wide[:n_rows].nbytes / 2
+    assert memory.peak < 1.5 * wide[:n_rows].nbytes

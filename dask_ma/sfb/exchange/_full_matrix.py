@@ -38,12 +38,13 @@ class Total(NamedTuple):
     square: float
 
 
-def is_best_whole(factors: Factors, matrix: ParameterMatrix) -> bool:
+def is_best_whole(parts: list[Factors], matrix: ParameterMatrix) -> bool:
     """Whether it is quicker to make the update of some factors than to go by elements.
 
     Parameters
     ----------
-    factors : Factors
+    parts : list of Factors
+        Those of each rank.
     matrix : ParameterMatrix
         What they are an update of.
 
@@ -54,8 +55,11 @@ def is_best_whole(factors: Factors, matrix: ParameterMatrix) -> bool:
     """
     if matrix.values.nbytes > _SMALL_BYTES:
         return False
-    n_entries = factors.v.nnz if factors.is_sparse else factors.v.size
-    return bool(n_entries >= matrix.shape[1])
+    some = [part for part in parts if part.n_pairs]
+    n_features = matrix.shape[1]
+    if any(not part.is_sparse for part in some):
+        return True  # a row has as many elements
+    return sum(part.v.nnz for part in some) >= n_features
 
 
 def whole_update(factors: Factors, matrix: ParameterMatrix) -> Total:

@@ -36,13 +36,16 @@ class Factors(NamedTuple):
         return Factors(u, self.v.astype(dtype, copy=False))
 
 
-def stack(parts: list[Factors]) -> Factors:
+def stack(parts: list[Factors], *, with_rows: bool = True) -> Factors:
     """All pairs of some factors, one after the other; sparse if all are.
 
     Parameters
     ----------
     parts : list of Factors
         At least one.
+    with_rows : bool, default=True
+        Whether the `v` are wanted, which may be as large as a matrix; else there is
+        none of their columns.
 
     Returns
     -------
@@ -53,6 +56,8 @@ def stack(parts: list[Factors]) -> Factors:
     if len(parts) == 1:
         return parts[0]
     u = np.concatenate([part.u for part in parts])
+    if not with_rows:
+        return Factors(u, np.empty((len(u), 0), u.dtype))
     if all(part.is_sparse for part in parts):
         return Factors(u, sparse.vstack([part.v for part in parts], format="csr"))
     dense = [part.v.toarray() if part.is_sparse else part.v for part in parts]

@@ -73,8 +73,10 @@ class RowSource(Source):
 
     def batches(self, n_steps: int, n_passes: int) -> Iterator[Batch]:
         rng = pass_generator(self._context, n_passes) if self._shuffle else None
-        for pieces in pass_batches(self._shard, n_steps, rng, chunk_bytes=_CHUNK_BYTES):
-            yield merged(pieces, self._shard)
+        # Chunks end with batches, so these are not put together of two, in a copy.
+        options = {"chunk_bytes": _CHUNK_BYTES, "period": 1}
+        for pieces in pass_batches(self._shard, n_steps, rng, **options):
+            yield _taken(pieces, self._shard)
 
     def read(self, n_outputs: int) -> Iterator[Batch]:
         for _, batch in row_batches(self._shard, n_outputs):
@@ -103,6 +105,13 @@ class Ahead(Iterator[Batch]):
         if not self._fetched:
             raise StopIteration
         return self._fetched.pop()
+
+
+def _taken(pieces: list[Piece], shard: Shard) -> Batch:
+    """The batch of some pieces, which nobody but the caller keeps."""
+    batch = merged(pieces, shard)
+    pieces.clear()
+    return batch
 
 
 def merged(pieces: list[Piece], shard: Shard) -> Batch:
