@@ -13,7 +13,7 @@ from dask_ma.butterfly._params import ButterflyParams, is_refined
 from dask_ma.butterfly._plan import Plan, prepare, replica_of, resume
 from dask_ma.butterfly._rows import EarlyBatches
 from dask_ma.butterfly._state import RankState, stack, unstack
-from dask_ma.butterfly._used import UsedColumns, use_columns
+from dask_ma.butterfly._used import moments_of, restored, use_columns
 from dask_ma.comm import Group, weighted_mean
 from dask_ma.data import Shard, is_on_disk
 from dask_ma.engine import (
@@ -29,6 +29,7 @@ from dask_ma.engine import (
 from dask_ma.linear import (
     Evaluator,
     LinearModel,
+    UsedColumns,
     at_mean,
     describe,
     gain_to_go_on,
@@ -173,7 +174,7 @@ class Passes(Refinable):
         )
 
     def load_state_dict(self, state: State) -> None:
-        state = self._columns.restored(state)
+        state = restored(self._columns, state)
         self.state, self._plan = resume(self.context, self.problem, self.params, state)
         shared = state.shared
         self.current = unstack(shared["weights"])
@@ -282,7 +283,7 @@ class Passes(Refinable):
         if self._hands_over and self.n_refined and t < settled:
             t, eta = settled, eta * _SETTLED_PART
         fitted = describe(self.whole(self.current), self.problem, t, self.n_rounds)
-        moments = self._columns.moments(self._plan.moments)
+        moments = moments_of(self._columns, self._plan.moments)
         return {**fitted, "eta": eta, "moments": moments}
 
 

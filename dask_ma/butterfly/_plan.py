@@ -21,11 +21,11 @@ from dask_ma.butterfly._steps import (
     make_rule,
     sum_moments,
 )
-from dask_ma.butterfly._used import UsedColumns, count_columns
+from dask_ma.butterfly._used import count_columns
 from dask_ma.comm import butterfly_depth, sibling
 from dask_ma.engine import RankContext, State
 from dask_ma.exceptions import CheckpointError
-from dask_ma.linear import LinearModel
+from dask_ma.linear import LinearModel, UsedColumns
 from dask_ma.supervised import Problem
 
 # How often in a pass all ranks hear of each other. Ranks whose rows are a random draw

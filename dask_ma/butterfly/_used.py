@@ -10,7 +10,6 @@ that what a row needs is near each other.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -21,7 +20,9 @@ from dask_ma.data import Shard, is_on_disk
 from dask_ma.engine import State
 from dask_ma.exceptions import CheckpointError
 from dask_ma.kernels import wide
-from dask_ma.linear import LinearModel, initial_model
+from dask_ma.linear import LinearModel, UsedColumns, initial_model, renumbered
+from dask_ma.linear._used import are_same
+from dask_ma.linear._used import columns_of as columns_of_state
 from dask_ma.supervised import Problem
 
 # Fewer columns than these are all gone over: with 2^16 a pass takes 1 ms for that.
@@ -31,89 +32,45 @@ _FEWEST = 2**16
 _ELEMENTS_FOR_COLUMN = 2
 
 
-class UsedColumns(NamedTuple):
-    """The columns that take part.
+def moments_of(columns: UsedColumns, moments: Moments | None) -> Moments | None:
+    """Moments over the columns used as those over all."""
+    if moments is None:
+        return None
+    return Moments(columns.widened(moments.sums), moments.total)
 
-    Attributes
-    ----------
-    numbers : ndarray of intp, shape (n_used,)
-        Their numbers in X; None for all columns.
-    n_features : int
-        Columns of X.
+
+def restored(columns: UsedColumns, state: State) -> State:
+    """A state with the arrays over these columns.
+
+    Raises
+    ------
+    CheckpointError
+        If it is that of a fit with another number of columns.
     """
+    before, shared = columns_of(state), state.shared
+    if before.n_features != columns.n_features:
+        raise CheckpointError(
+            f"the model to go on from has {before.n_features} features, expected "
+            f"{columns.n_features} for these data"
+        )
+    if are_same(before, columns):
+        return state
+    shared = {**shared, "weights": _moved(columns, shared["weights"], before)}
+    if shared["moments"] is not None:
+        sums = before.widened(shared["moments"])
+        shared["moments"] = columns.taken(sums)
+    own = state.own
+    if own is not None:
+        own = {**own, "weights": _moved(columns, own["weights"], before)}
+    return state._replace(shared=shared, own=own)
 
-    numbers: np.ndarray | None
-    n_features: int
 
-    def widened(self, array: np.ndarray) -> np.ndarray:
-        """An array over the columns used as one over all, which has 0 elsewhere.
-
-        Parameters
-        ----------
-        array : ndarray of shape (n, n_used)
-
-        Returns
-        -------
-        array : ndarray of shape (n, n_features)
-            The same one where all columns are used.
-        """
-        if self.numbers is None:
-            return array
-        # Memory that nobody has written to is not touched.
-        whole = np.zeros((len(array), self.n_features), array.dtype)
-        for row, values in zip(whole, array, strict=True):
-            row[self.numbers] = values
-        return whole
-
-    def taken(self, array: np.ndarray) -> np.ndarray:
-        """An array over all columns as one over those used, of shape (n, n_used)."""
-        if self.numbers is None:
-            return array
-        return array.take(self.numbers, axis=1)
-
-    def model(self, model: LinearModel) -> LinearModel:
-        """A model over the columns used as one over all."""
-        return LinearModel(self.widened(model.coef), model.intercept)
-
-    def moments(self, moments: Moments | None) -> Moments | None:
-        """Moments over the columns used as those over all."""
-        if moments is None:
-            return None
-        return Moments(self.widened(moments.sums), moments.total)
-
-    def described(self) -> dict[str, Any]:
-        """What the state of a fit holds of it."""
-        return {"columns": self.numbers, "n_features": self.n_features}
-
-    def restored(self, state: State) -> State:
-        """A state with the arrays over these columns.
-
-        Raises
-        ------
-        CheckpointError
-            If it is that of a fit with another number of columns.
-        """
-        before, shared = columns_of(state), state.shared
-        if before.n_features != self.n_features:
-            raise CheckpointError(
-                f"the model to go on from has {before.n_features} features, expected "
-                f"{self.n_features} for these data"
-            )
-        if _are_same(before.numbers, self.numbers):
-            return state
-        shared = {**shared, "weights": self._moved(shared["weights"], before)}
-        if shared["moments"] is not None:
-            sums = before.widened(shared["moments"])
-            shared["moments"] = self.taken(sums)
-        own = state.own
-        if own is not None:
-            own = {**own, "weights": self._moved(own["weights"], before)}
-        return state._replace(shared=shared, own=own)
-
-    def _moved(self, weights: np.ndarray, before: UsedColumns) -> np.ndarray:
-        """Weights as the state of a rank has them, from other columns to these."""
-        coef = self.taken(before.widened(weights[:-1].T))
-        return np.vstack([coef.T, weights[-1:]])
+def _moved(
+    columns: UsedColumns, weights: np.ndarray, before: UsedColumns
+) -> np.ndarray:
+    """Weights as the state of a rank has them, from other columns to these."""
+    coef = columns.taken(before.widened(weights[:-1].T))
+    return np.vstack([coef.T, weights[-1:]])
 
 
 def use_columns(
@@ -172,7 +129,7 @@ def use_columns(
     if params.moments is not None:
         sums, total = params.moments
         params = replace(params, moments=Moments(columns.taken(sums), total))
-    shard = _renumbered(problem.shard, numbers)
+    shard = renumbered(problem.shard, numbers)
     return replace(problem, shard=shard), params, columns
 
 
@@ -223,16 +180,7 @@ def _may_leave_out(group: Group, problem: Problem, n_used: int) -> bool:
 
 def columns_of(state: State) -> UsedColumns:
     """The columns that a state has been kept for; all, if it does not say which."""
-    shared = state.shared
-    n_features = shared.get("n_features", len(shared["weights"]) - 1)
-    return UsedColumns(shared.get("columns"), n_features)
-
-
-def _are_same(first: np.ndarray | None, second: np.ndarray | None) -> bool:
-    """Whether two fits go over the same columns."""
-    if first is None or second is None:
-        return first is second
-    return np.array_equal(first, second)
+    return columns_of_state(state, len(state.shared["weights"]) - 1)
 
 
 def _columns_of_rows(shard: Shard) -> np.ndarray:
@@ -304,17 +252,3 @@ def _mark(
                 known.append(state.shared["moments"])
     for array in known:
         np.maximum(owners, array.any(axis=0), out=owners)
-
-
-def _renumbered(shard: Shard, numbers: np.ndarray) -> Shard:
-    """A shard whose rows have these columns alone; all but their numbers is shared."""
-    places = np.empty(shard.n_features, np.int32)  # of no other columns
-    places[numbers] = np.arange(len(numbers), dtype=np.int32)
-    blocks = []
-    for block in shard.blocks:
-        # The constructor of SciPy would look for the largest number.
-        X = type(block.X)((block.X.shape[0], len(numbers)), dtype=block.X.dtype)
-        X.data, X.indptr = block.X.data, block.X.indptr
-        X.indices = places.take(block.X.indices)
-        blocks.append(block._replace(X=X))
-    return replace(shard, blocks=blocks, n_features=len(numbers))

@@ -25,6 +25,7 @@ from dask_ma.linear._start import (
     rounding_of,
     with_targets,
 )
+from dask_ma.linear._used import UsedColumns, are_same, columns_of, renumbered
 
 if TYPE_CHECKING:
     from dask_ma.linear._estimator import (
@@ -46,9 +47,12 @@ __all__ = [
     "LinearRegressorMixin",
     "PATIENCE",
     "RefineParams",
+    "UsedColumns",
+    "are_same",
     "as_named",
     "at_mean",
     "check_loss",
+    "columns_of",
     "describe",
     "functions",
     "gain_to_go_on",
@@ -60,6 +64,7 @@ __all__ = [
     "may_start_at_mean",
     "note_on_scales",
     "patience_of",
+    "renumbered",
     "rounding_of",
     "score_sums",
     "with_targets",

@@ -167,7 +167,10 @@ def test_bytes_of_a_round_are_those_of_an_allreduce(
     """2 (P - 1) / P models per rank, of which there are P; or two, in two messages."""
     rng = np.random.default_rng(0)
     n_features = 100_000
-    X = sparse.random(400, n_features, 0.0005, "csr", random_state=rng)
+    # Each column has a value: models have none of those that nobody has.
+    ends = np.arange(0, n_features + 1, n_features // 400)
+    parts = rng.normal(size=n_features), np.arange(n_features), ends
+    X = sparse.csr_matrix(parts, shape=(400, n_features))
     params = {**PARAMS, "max_iter": 3, "local_epochs": 1}
     with configured({"dask-ma.comm.message-overhead": overhead}, processes):
         model = MASGDClassifier(**params).fit(X, rng.integers(0, 2, 400))

@@ -34,14 +34,22 @@ def shared(monkeypatch):
 
 
 def few_rows(n_columns):
-    """Rows with eight values each, half of them in the first columns."""
+    """Rows with eight values each, half of them in the first columns.
+
+    The first has zeros in all others: a column that no row has would be left out.
+    """
     rng = np.random.default_rng(0)
     columns = np.column_stack(
         [rng.integers(0, 40, (60, 4)), rng.integers(40, n_columns, (60, 4))]
     )
     rows = np.repeat(np.arange(60), 8)
     values = rng.normal(size=columns.size)
-    X = sparse.csr_array((values, (rows, columns.ravel())), shape=(60, n_columns))
+    values, columns = np.append(values, np.zeros(n_columns)), columns.ravel()
+    rows, columns = (
+        np.append(rows, [0] * n_columns),
+        np.append(columns, range(n_columns)),
+    )
+    X = sparse.csr_array((values, (rows, columns)), shape=(60, n_columns))
     return X, (X[:, [0]].toarray().ravel() + rng.normal(size=60) > 0).astype(int)
 
 

@@ -24,6 +24,7 @@ from dask_ma.exceptions import CheckpointError
 from dask_ma.linear import (
     Evaluator,
     LinearModel,
+    UsedColumns,
     at_mean,
     describe,
     initial_model,
@@ -34,6 +35,7 @@ from dask_ma.linear import (
 )
 from dask_ma.linear.refine import Refinable, is_one_round, refine
 from dask_ma.ma._paradigm import Gradients, aggregate
+from dask_ma.ma.sgd._columns import use_columns
 from dask_ma.ma.sgd._paradigms import (
     Due,
     Paradigm,
@@ -102,10 +104,11 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
         measure=with_targets(measure) if counts_targets else measure,
     )
     problem = at_mean(problem, params) if counts_targets else problem
+    problem, params, state, columns = use_columns(context.group, problem, params, state)
     problem, validation = hold_out(context, problem, params)
     # What is done once per block costs a look at all coefficients.
     problem = replace(problem, shard=join_shard(problem.shard, params.join_limit))
-    rounds = Rounds(context, problem, validation, params)
+    rounds = Rounds(context, problem, validation, params, columns)
     refines = is_refined(params)
     ended = fit_rounds(context, rounds, state, goes_on=refines)
     converged, t = ended.stop, rounds.mean_of_t()
@@ -114,9 +117,11 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
         if way != "allreduce":
             add_up = partial(_add_up, context.group, way)
         converged = refine(rounds, state, t, add_up)
-    if note := note_on_scales(context.group, problem, rounds.output, params):
+    numbers, model = columns.numbers, rounds.output
+    if note := note_on_scales(context.group, problem, model, params, numbers=numbers):
         context.note(note)
-    fitted = {**describe(rounds.output, problem, t, rounds.n_rounds), **rounds.extra(t)}
+    model = columns.model(model)
+    fitted = {**describe(model, problem, t, rounds.n_rounds), **rounds.extra(t)}
     return FitResult(
         fitted, converged, context.history, context.timeline(), notes_on(problem)
     )
@@ -133,8 +138,10 @@ class Rounds(Refinable):
         problem: Problem,
         validation: Shard | None,
         params: FitParams,
+        columns: UsedColumns,
     ) -> None:
         super().__init__(context, problem, params, initial_model(problem, params))
+        self._columns = columns
         # Its steps would be in vain, and ranks need not load scikit-learn for them.
         self._is_left_out = params.hands_over and is_one_round(params, problem)
         self._mean = RunningMean(params.average, problem.total_rows)
@@ -169,6 +176,9 @@ class Rounds(Refinable):
     def output(self) -> LinearModel:
         """The mean of the common models, or the last one; once refined, the best."""
         return self.current if self.n_refined else self._output
+
+    def whole(self, model: LinearModel) -> LinearModel:
+        return self._columns.model(model)
 
     @property
     def is_worse(self) -> bool:
@@ -227,6 +237,7 @@ class Rounds(Refinable):
             "mean_coef": mean["coef"],
             "mean_intercept": mean["intercept"],
             "mean": mean["counts"],
+            **self._columns.described(),
             "classes": self.problem.classes,
             "rule": np.array(self._rule.state_dict()),
             "epochs": self._evaluator.epochs,
@@ -283,7 +294,8 @@ class Rounds(Refinable):
         return stop
 
     def model(self) -> Model:
-        return describe(self.output, self.problem, self._paradigm.t, self.n_rounds)
+        model = self.whole(self.output)
+        return describe(model, self.problem, self._paradigm.t, self.n_rounds)
 
     def mean_of_t(self) -> float:
         """Place in the schedule of the learning rate; a collective call."""
@@ -297,7 +309,7 @@ class Rounds(Refinable):
         """What a fitted estimator has besides the model."""
         found: dict[str, Any] = {}
         if self.params.average:
-            found["mean_of"] = (*self.current, *self._mean.counts)
+            found["mean_of"] = (*self.whole(self.current), *self._mean.counts)
         has_steps = self.params.max_iter > 0 and not self._is_left_out
         if self.params.is_balanced and has_steps:
             found["eta"] = self._steps.at(t)
