@@ -21,7 +21,11 @@ import pandas as pd
 import pytest
 from scipy import sparse, special
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.feature_extraction.text import TfidfTransformer, TfidfVectorizer
+from sklearn.feature_extraction.text import (
+    HashingVectorizer,
+    TfidfTransformer,
+    TfidfVectorizer,
+)
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression, SGDClassifier
 
 from dask_ma import (
@@ -128,6 +132,26 @@ def test_clinc150(record_property):
     )
     assert ours > theirs - 0.01
     assert ours > 0.85
+
+
+@pytest.mark.parametrize("cls", [MASGDClassifier, ButterflySGDClassifier])
+def test_hashed_words_of_queries(cls):
+    """A million columns by default, of which some hundreds have a value."""
+    texts, y = load_clinc150("train")
+    chosen = np.isin(y, np.unique(y)[:8])
+    hashed = HashingVectorizer().fit_transform(np.asarray(texts)[chosen])
+    used = np.unique(hashed.indices)
+    params = {"random_state": 0, "n_ranks": 2}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        wide = cls(**params).fit(hashed, y[chosen])
+        narrow = cls(**params).fit(hashed[:, used], y[chosen])
+    assert wide.coef_.shape == (8, hashed.shape[1])
+    # A model of all columns takes 67 MB.
+    assert max(record["bytes_sent"] for record in wide.history_) < 5e6
+    last = (model.history_[-1]["objective"] for model in (wide, narrow))
+    assert next(last) == pytest.approx(next(last), rel=1e-3)
+    assert wide.score(hashed, y[chosen]) > 0.99
 
 
 @pytest.mark.filterwarnings("ignore:The inplace keyword")
