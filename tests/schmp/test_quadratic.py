@@ -262,6 +262,28 @@ def test_sweeps_between_newton_steps(monkeypatch):
     assert all(most == max(60, n // 4) for n, most in sweeps)
 
 
+@pytest.mark.parametrize("n", [1200, 2000])
+def test_sweeps_of_very_many_coefficients(n, monkeypatch):
+    """Each takes so long that Newton steps come after fewer, and turns stay few."""
+    sweeps = []
+
+    def descent(gram, linear, start, problem, **settings):
+        sweeps.append((len(start), settings["max_iter"]))
+        return original(gram, linear, start, problem, **settings)
+
+    original = _quadratic._descent
+    monkeypatch.setattr(_quadratic, "_descent", descent)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n + 400, n))
+    y = X @ rng.normal(size=n) + rng.normal(size=n + 400)
+    problem = quadratic(X, y, 1e-3)
+    coef = solve(problem, rng.normal(size=n), gap=1e-12)
+    assert violation(problem, coef) < 1e-6 * np.abs(problem.linear).max()
+    assert sweeps[0][0] == n
+    assert all(most <= max(60, 250_000 // m) for m, most in sweeps)
+    assert len(sweeps) <= 4
+
+
 def test_parameters_of_sweeps_are_not_checked(monkeypatch):
     """Each turn has some sweeps, which take less than checks of their parameters."""
     is_unchecked = []

@@ -3,6 +3,7 @@
 import dask
 import numpy as np
 import pytest
+from sklearn.datasets import make_blobs
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso
 
@@ -469,6 +470,17 @@ def test_nothing_is_asked_below_rounding(many, target):
             model = cls(alpha, tol=0, max_iter=15, n_ranks=n_ranks).fit(X, y)
             assert model.dual_gap_ < 1e-12
             assert model.coef_.any() == (alpha < 1)
+
+
+def test_newton_steps_are_for_few_more_than_are_needed():
+    """Zeros far from their bound leave, as each step makes all of its Hessian anew."""
+    X, y = make_blobs(150, 10, centers=30, cluster_std=3.0, random_state=0)
+    model = SchMPLogisticRegression(n_ranks=1).fit(X, y)
+    rounds = model.history_
+    assert len(rounds) <= 8
+    sizes = [record["working_set"] for record in rounds]
+    assert max(sizes) > 1.25 * sizes[-1]
+    assert sizes[-1] < 1.1 * rounds[-1]["n_nonzero"]
 
 
 def test_the_order_of_columns_does_not_matter(many):

@@ -20,6 +20,10 @@ from dask_ma.schmp.l1._gram import Gram, ReducedGram, ScaledGram, block_of
 _SWEEPS = 60  # of coordinate descent between Newton steps, if there are few
 # The same for each coefficient: a Newton step takes longer with more of them.
 _SWEEPS_EACH = 0.25
+# Of more than a thousand, each sweep takes much longer than it does for a Newton step
+# to do as much: so many times the coefficients are gone over at most, if that is more
+# than the fewest sweeps.
+_MOST_UPDATES = 250_000
 _NEWTON_STEPS = 2
 _MOST_DOUBLINGS = 6  # of the Newton steps, while there is no progress
 _MAX_TURNS = 200
@@ -299,7 +303,8 @@ def _sweep(
     even: _Even, gram: np.ndarray, linear: np.ndarray, coef: np.ndarray
 ) -> np.ndarray:
     """Some sweeps of coordinate descent."""
-    n_sweeps = max(_SWEEPS, int(_SWEEPS_EACH * len(coef)))
+    m = len(coef)
+    n_sweeps = max(_SWEEPS, min(int(_SWEEPS_EACH * m), _MOST_UPDATES // max(1, m)))
     path = _descent(
         gram, linear, coef, even, alphas=[even.l1], tol=0.0, max_iter=n_sweeps
     )

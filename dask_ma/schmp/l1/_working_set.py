@@ -202,7 +202,9 @@ class WorkingSets(Solver):
         new = new[np.argsort(-ratios[new], kind="stable")][: self._size]
         self._later = self._hessian.may_be_late(found[new])
         kept = coordinates[needed | near]
-        if np.count_nonzero(needed | near) > 0.5 * len(coordinates):
+        # Only a quadratic loss has a Hessian to keep; others make all of it anew.
+        is_quadratic = self.objective.loss.is_quadratic
+        if is_quadratic and len(kept) > 0.5 * len(coordinates):
             kept = coordinates
         return self._bounded(kept, found[new])
 
