@@ -8,7 +8,7 @@ from scipy import optimize, sparse
 from sklearn.exceptions import ConvergenceWarning
 
 from dask_ma import MASGDClassifier, MASGDRegressor
-from dask_ma.linear.refine import _search
+from dask_ma.linear.refine import _run, _search
 from dask_ma.linear.refine._coordinates import choose_active, count_active
 from dask_ma.linear.refine._lbfgs import LBFGS
 from dask_ma.linear.refine._share import Share
@@ -131,3 +131,35 @@ def test_what_is_left_follows_from_the_gains_of_all_steps():
     # Gains that grow again say that nobody knows.
     assert left_after(np.append(np.full(100, 2.0), np.linspace(2, 1, 50))) == np.inf
     assert left_after(slow[:10]) == 0.0  # too few to tell
+
+
+@pytest.mark.parametrize(
+    ("penalty", "ratio", "n_rows", "method"),
+    [
+        ("l1", 0.15, 300, "lbfgs"),
+        ("l1", 0.15, 400, "newton"),
+        ("elasticnet", 0.15, 300, "lbfgs"),
+        ("elasticnet", 0.0, 300, "newton"),
+        ("l2", 0.15, 300, "newton"),
+        (None, 0.15, 300, "newton"),
+    ],
+)
+def test_columns_are_sorted_out_where_they_are_more_than_rows(
+    monkeypatch, penalty, ratio, n_rows, method
+):
+    """Of 400, with a loss that has no optimum of few rows in one round."""
+    methods = []
+
+    def noted(*args):
+        methods.append(choose_method(*args))
+        return methods[-1]
+
+    choose_method = _run.choose_method
+    monkeypatch.setattr(_run, "choose_method", noted)
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(n_rows, 400)), np.arange(n_rows) % 2
+    params = {"loss": "log_loss", "penalty": penalty, "l1_ratio": ratio, "max_iter": 1}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        MASGDClassifier(**params, refine_max_iter=1, n_ranks=1).fit(X, y)
+    assert methods == [method]

@@ -27,8 +27,18 @@ def choose_method(params: RefineParams, problem: Problem) -> str:
         return str(params.refine)
     if not make_loss(params.loss).has_curvature:
         return "lbfgs"
-    is_small = problem.shard.n_features < most_weights(problem.n_problems)
-    return "newton" if is_small else "lbfgs"
+    n_features = problem.shard.n_features
+    is_small = n_features < most_weights(problem.n_problems)
+    # With L1 no more columns stay active than there are rows: L-BFGS finds out which,
+    # and Newton's method goes on with them.
+    is_wide = _has_l1(params) and problem.total_rows < n_features
+    return "newton" if is_small and not is_wide else "lbfgs"
+
+
+def _has_l1(params: RefineParams) -> bool:
+    """Whether the penalty has a kink."""
+    ratio = {"l1": 1.0, "elasticnet": params.l1_ratio}.get(params.penalty or "", 0.0)
+    return ratio > 0 and params.alpha > 0
 
 
 def unrefined_by(params: Any, **leaves_alone: bool) -> tuple[str, ...]:
