@@ -20,9 +20,14 @@ from dask_ma.data import Shard, is_on_disk
 from dask_ma.engine import State
 from dask_ma.exceptions import CheckpointError
 from dask_ma.kernels import wide
-from dask_ma.linear import LinearModel, UsedColumns, initial_model, renumbered
-from dask_ma.linear._used import are_same
-from dask_ma.linear._used import columns_of as columns_of_state
+from dask_ma.linear import (
+    LinearModel,
+    UsedColumns,
+    are_same,
+    initial_model,
+    renumbered,
+)
+from dask_ma.linear import columns_of as columns_of_state
 from dask_ma.supervised import Problem
 
 # Fewer columns than these are all gone over: with 2^16 a pass takes 1 ms for that.

@@ -1,6 +1,7 @@
 """Columns that no row has take no part, and the result is the same without them."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import dask
 import numpy as np
@@ -9,6 +10,9 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
 from dask_ma import MASGDClassifier, MASGDRegressor
+from dask_ma.engine import State
+from dask_ma.exceptions import CheckpointError
+from dask_ma.linear import UsedColumns
 from dask_ma.ma.sgd import _agent, _columns
 
 PARAMS = {"max_iter": 4, "tol": None, "random_state": 0, "n_ranks": 2, "alpha": 0.01}
@@ -197,6 +201,28 @@ def test_columns_of_rows_that_were_lost_stay(
     model = resume(tmp_path / "used", at_first)
     assert taken[-1] == len(used)
     check_close(model, every)
+
+
+@pytest.mark.parametrize("width", ["used", "others"])
+def test_models_of_another_width_are_refused(rows, width):
+    """Also where all of its columns are as many as those used now."""
+    used = rows[1]
+    n_columns = len(used) if width == "used" else WIDTH - 1
+    shared = {"coef": np.ones((3, n_columns)), "mean_coef": None}
+    state = State(1, shared, None)
+    columns = UsedColumns(used, WIDTH)
+    with pytest.raises(CheckpointError, match=f"{WIDTH} for these data"):
+        _columns._restored(columns, state)
+
+
+def test_columns_of_a_mean_take_part():
+    """Where L1 has set the weight to 0 in the last model alone."""
+    mean = np.zeros((1, 5))
+    mean[0, 2] = 1.0
+    is_used = np.zeros(5, bool)
+    params = SimpleNamespace(coef=None, mean=(mean, np.zeros(1), 1.0, 1.0))
+    _columns._mark_models(is_used, None, params, None)
+    assert is_used.tolist() == [False, False, True, False, False]
 
 
 def test_who_follows_a_fit_sees_all_columns(rows, y):

@@ -144,13 +144,14 @@ def _before(state: State) -> UsedColumns:
 def _restored(columns: UsedColumns, state: State) -> State:
     """A state with the models over these columns."""
     before, shared = _before(state), dict(state.shared)
-    if before.n_features != columns.n_features and before.numbers is not None:
+    are_all = before.numbers is None and columns.numbers is None
+    if before.n_features != columns.n_features and not are_all:
         raise CheckpointError(
             f"the model to go on from has {before.n_features} features, expected "
             f"{columns.n_features} for these data"
         )
-    if before.n_features != columns.n_features or are_same(before, columns):
-        return state  # shapes that differ are refused
+    if are_all or are_same(before, columns):
+        return state  # whose shapes are compared with those of the data
     for name in ("coef", "mean_coef"):
         if shared[name] is not None:
             shared[name] = columns.taken(before.widened(shared[name]))
