@@ -310,14 +310,18 @@ class _Residency:
 
     def add(self, pages: Pages, path: Path) -> None:
         """Look after a map of a file as long as it is used."""
-        if _mapped_bytes() is None or not hasattr(pages, "madvise"):
+        others = _mapped_bytes()  # such as libraries: nobody has looked at the rows yet
+        if others is None or not hasattr(pages, "madvise"):
             return  # no other system than Linux tells how much is mapped
         with self._lock:
             self._maps[pages] = path
             self._limit = spare_memory(_config.get_bytes("data.mapped-limit"))
             if self._thread is None:
                 self._thread = threading.Thread(
-                    target=self._watch, name="dask_ma-pages", daemon=True
+                    target=self._watch,
+                    args=(others,),
+                    name="dask_ma-pages",
+                    daemon=True,
                 )
                 self._thread.start()
 
@@ -333,8 +337,7 @@ class _Residency:
         with self._lock:
             self._maps.pop(pages, None)
 
-    def _watch(self) -> None:
-        others = _mapped_bytes() or 0  # such as libraries
+    def _watch(self, others: int) -> None:
         while self._is_needed():
             time.sleep(_LOOK)
             mapped = _mapped_bytes() or 0

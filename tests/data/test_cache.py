@@ -1,5 +1,6 @@
 """Rows in files of the local disk: what is written is what is read."""
 
+import threading
 import time
 from pathlib import Path
 
@@ -171,6 +172,29 @@ def test_memory_is_handed_back(store, configured):
                 time.sleep(0.01)
 
 
+@needs_proc
+def test_a_thread_that_begins_late_hands_memory_back(store, configured, monkeypatch):
+    """What has been looked at before is none of what a process has besides."""
+    is_read = threading.Event()
+
+    class Late(_mapped._Residency):
+        def _watch(self, *args):
+            assert is_read.wait(60)
+            super()._watch(*args)
+
+    monkeypatch.setattr(_mapped, "residency", Late())
+    X = np.ones((2**21, 2))
+    with configured({"dask-ma.data.mapped-limit": "8 MiB"}):
+        rows = store(X).open()
+        before = _mapped._mapped_bytes()
+        assert rows.sum() == X.size
+        is_read.set()
+        deadline = time.monotonic() + 10
+        while _mapped._mapped_bytes() > before + 2**23:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
 def test_rows_are_asked_for_in_parts_that_systems_read(store):
     """Of what is asked for at once Linux reads no more than it is set to."""
     rows = store(np.ones((1000, 101))).open()[10:]  # does not begin with a page
@@ -279,8 +303,8 @@ def test_what_the_user_has_mapped_and_changed_stays(tmp_path):
 
 @needs_proc
 def test_rows_that_are_mapped_when_watching_begins_count_like_others(monkeypatch):
-    """A thread that starts late finds some in memory, which are handed back soon."""
-    mapped, dropped = iter([50, 50, 10, 45, 10, 10]), []
+    """Those of another thread of old, which are handed back soon."""
+    mapped, dropped = iter([50, 10, 45, 10, 10]), []
     watch = _mapped._Residency()
     watch._limit = 30
     monkeypatch.setattr(_mapped, "_mapped_bytes", lambda: next(mapped))
@@ -288,5 +312,5 @@ def test_rows_that_are_mapped_when_watching_begins_count_like_others(monkeypatch
     rounds = iter([True] * 5 + [False])
     monkeypatch.setattr(watch, "_is_needed", lambda: next(rounds))
     monkeypatch.setattr(watch, "_drop_all", lambda: dropped.append(len(dropped)))
-    watch._watch()
+    watch._watch(50)
     assert len(dropped) == 1
