@@ -300,7 +300,7 @@ def test_counts_are_exact_however_large(others):
     moves, counts, totals, priors = chain_of(tokens, 5, topics, ALPHA, 0.37)
     counts += np.int32(others)
     totals += 5 * others
-    for _ in range(20):
+    for _ in range(8):
         before, last = totals.copy(), topics_of(moves)
         change, n_changed = moves.visit(0, counts, priors, totals, rng)
         topics = topics_of(moves)
@@ -446,9 +446,15 @@ def test_scores_of_draws_from_the_prior_are_nothing_on_average():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wrong", [(1, 1), (1.15, 1), (1, 1.15)])
 @pytest.mark.parametrize(
-    ("sampler", "n_chains", "n_starts"), [("exact", 32, 6), ("metropolis", 5, 30)]
+    ("sampler", "n_chains", "n_starts", "wrong"),
+    [
+        ("exact", 32, 6, (1, 1)),
+        ("metropolis", 5, 30, (1, 1)),
+        # What the test itself notices is the same with either sampler.
+        ("exact", 32, 3, (1.15, 1)),
+        ("exact", 32, 3, (1, 1.15)),
+    ],
 )
 def test_words_and_topics_of_a_joint_chain_have_their_prior(
     sampler, n_chains, n_starts, wrong, monkeypatch
@@ -464,7 +470,7 @@ def test_words_and_topics_of_a_joint_chain_have_their_prior(
     if wrong == (1, 1):
         assert np.abs(chains.deviations(n_starts, wrong)).max() < 4
     else:  # half of the draws are enough
-        assert chains.deviations(n_starts // 2, wrong)[wrong.index(1.15)] > 4
+        assert chains.deviations(n_starts, wrong)[wrong.index(1.15)] > 4
 
 
 @pytest.mark.slow
@@ -502,7 +508,7 @@ def test_moves_together_reach_what_a_plain_sampler_reaches(sampler):
         tokens, n_words, starts, alpha, beta, sampler
     )
     values = []
-    for sweep in range(120):
+    for sweep in range(60):
         moves.begin_rotation(priors, totals, rng)
         moves.visit(0, counts, priors, totals, rng)
         if sweep >= 20:

@@ -44,9 +44,15 @@ def make(**params):
 def fitted():
     """A fit that keeps its tokens, of each sampler."""
     return {
-        name: make(sampler=name, keep_tokens=True, max_iter=60).fit(X)
+        name: make(sampler=name, keep_tokens=True, max_iter=40).fit(X)
         for name in SAMPLERS
     }
+
+
+@pytest.fixture(scope="module")
+def halves():
+    """Two fits of half of the documents each, with other random numbers."""
+    return [make(random_state=s).fit(X[s::2]) for s in (0, 1)]
 
 
 def dense(counts):
@@ -118,7 +124,7 @@ def test_tokens_documents_and_likelihood_agree(fitted, sampler):
     value += polya_sum(of_words, 0.06) - polya_sum(of_words.sum(0), 0.06 * V)
     assert model.log_likelihood_ == pytest.approx(value / X.sum())
     assert model.history_[-1]["objective"] == -model.log_likelihood_
-    assert model.n_iter_ == 60
+    assert model.n_iter_ == 40
     assert model.n_documents_ == D
 
 
@@ -249,16 +255,16 @@ def test_learned_priors():
     model = make(
         doc_topic_prior="auto",
         topic_word_prior="auto",
-        max_iter=80,
+        max_iter=60,
         learn_every=1,
         random_state=3,  # from others, two topics share one
     ).fit(counts)
     assert model.doc_topic_prior_.shape == (K,)
     np.testing.assert_allclose(np.sort(model.doc_topic_prior_), alpha, rtol=0.3)
     assert 0.02 < model.topic_word_prior_ < 0.15
-    plain = make(max_iter=80, random_state=3).fit(counts)
+    plain = make(max_iter=60, random_state=3).fit(counts)
     assert model.log_likelihood_ > plain.log_likelihood_
-    late = clone(model).set_params(burn_in=79, max_iter=80).fit(counts)
+    late = clone(model).set_params(burn_in=9, max_iter=10).fit(counts)
     assert np.ptp(late.doc_topic_prior_) < np.ptp(model.doc_topic_prior_)
 
 
@@ -283,10 +289,11 @@ def test_an_asymmetric_prior_draws_documents_to_a_topic():
 
 def test_a_prior_for_each_word():
     prior = np.full(V, 0.06)
-    same = make(topic_word_prior=prior).fit(X)
-    np.testing.assert_array_equal(same.components_, make().fit(X).components_)
+    same = make(topic_word_prior=prior, max_iter=5).fit(X)
+    expected = make(max_iter=5).fit(X)
+    np.testing.assert_array_equal(same.components_, expected.components_)
     prior[11] = 50  # the word that never occurs
-    likely = make(topic_word_prior=prior).fit(X).components_
+    likely = make(topic_word_prior=prior, max_iter=5).fit(X).components_
     np.testing.assert_array_equal(likely[:, 11], 50)
 
 
@@ -294,7 +301,7 @@ def test_first_topics_by_weights_and_by_the_last_fit():
     start = PHI + 1e-6
     begun = make(components_init=start, max_iter=1).fit(X)
     assert begun.log_likelihood_ > make(max_iter=1).fit(X).log_likelihood_ + 0.2
-    warm = make(warm_start=True, max_iter=30).fit(X)
+    warm = make(warm_start=True, max_iter=20).fit(X)
     warm.set_params(max_iter=1).fit(X)
     assert warm.log_likelihood_ > make(max_iter=1).fit(X).log_likelihood_ + 0.2
     for other in (X[:, :10], np.hstack([X, X])):  # rows of words, or none, would do
@@ -427,8 +434,9 @@ def test_fractions():
         make().fit(fractional)
     with pytest.raises(ValueError, match="row 0 of block 0 has 0.3 in column"):
         make().fit(da.from_array(fractional, chunks=(60, V)))
-    rounded = make(fractions="round").fit(fractional)
-    np.testing.assert_array_equal(rounded.components_, make().fit(X).components_)
+    rounded = make(fractions="round", max_iter=5).fit(fractional)
+    expected = make(max_iter=5).fit(X)
+    np.testing.assert_array_equal(rounded.components_, expected.components_)
 
 
 @pytest.mark.parametrize("n_ranks", [1, 2])
@@ -508,9 +516,9 @@ def test_a_fit_that_goes_on_equals_one_that_was_not_interrupted(
 def test_a_fit_that_goes_on_with_other_ranks(
     sampler, tmp_path, configured, interrupted
 ):
-    model = make(sampler=sampler, n_ranks=3, max_iter=30, keep_tokens=True)
+    model = make(sampler=sampler, n_ranks=3, max_iter=15, keep_tokens=True)
     with configured({"dask-ma.checkpoint.path": str(tmp_path)}):
-        with interrupted(25):
+        with interrupted(12):
             clone(model).fit(X)
         with pytest.warns(UserWarning, match="was written by 3 ranks"):
             again = clone(model).set_params(n_ranks=2).fit(X)
@@ -518,7 +526,7 @@ def test_a_fit_that_goes_on_with_other_ranks(
     table = np.zeros((V, K))
     np.add.at(table, (tokens.words, tokens.topics), 1)
     np.testing.assert_allclose(again.components_, table.T + 0.06, rtol=1e-5)
-    assert again.n_iter_ == 30
+    assert again.n_iter_ == 15
     assert again.log_likelihood_ > model.fit(X).log_likelihood_ - 0.1
 
 
@@ -561,9 +569,9 @@ def test_states_that_are_asked_for_are_kept_always(tmp_path, configured, monkeyp
 # Models of different documents --------------------------------------------------------
 
 
-def test_merged_models_have_the_counts_of_all_documents():
+def test_merged_models_have_the_counts_of_all_documents(halves):
     """Their tokens are those of both, and their topics those of each, aligned."""
-    first, second = (make(random_state=s).fit(X[s::2]) for s in (0, 1))
+    first, second = halves
     merged = first.merge([second])
     prior = FIT["topic_word_prior"]
     counts = merged.components_ - prior
@@ -581,8 +589,8 @@ def test_merged_models_have_the_counts_of_all_documents():
         first.merge([MALDA(K, max_iter=1).fit(X)])
 
 
-def test_a_merged_model_goes_on():
-    first, second = (make(random_state=s).fit(X[s::2]) for s in (0, 1))
+def test_a_merged_model_goes_on(halves):
+    first, second = halves
     merged = first.merge([second])
     before = merged.components_.sum()
     merged.partial_fit(NEW)
