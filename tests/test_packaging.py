@@ -43,11 +43,32 @@ def run_python(code):
     return json.loads(result.stdout)
 
 
+# Copies of a process that has loaded what all of them need.
+IN_A_COPY = """
+import json, os, sys
+
+def modules_after(*imports):
+    read, write = os.pipe()
+    if os.fork() == 0:
+        found = []
+        for line in imports:
+            exec(line)
+            found.append(list(sys.modules))
+        with os.fdopen(write, "w") as end:
+            json.dump(found, end)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as end:
+        found = json.load(end)
+    assert os.wait()[1] == 0
+    return found
+"""
+
+
 def modules_after(*imports):
     """Modules that a fresh interpreter has loaded after each import statement."""
-    lines = [f"{line}; found.append(list(sys.modules))" for line in imports]
-    code = ["import json, sys", "found = []", *lines, "print(json.dumps(found))"]
-    return [set(modules) for modules in run_python("\n".join(code))]
+    code = f"{IN_A_COPY}\nprint(json.dumps(modules_after(*{imports!r})))"
+    return [set(modules) for modules in run_python(code)]
 
 
 AGENTS = [
@@ -64,28 +85,23 @@ AGENTS = [
 ]
 # Each in a copy of a process that has loaded nothing of the package yet.
 LOAD = """
-import json, os, sys
-import distributed, numpy, scipy.sparse
-found = {}
+import distributed
+found = {"method": modules_after(
+    "import dask_ma", "dask_ma.topics", "from dask_ma import MASGDClassifier"
+)}
+import numpy, scipy.sparse
 for agent in AGENTS:
-    read, write = os.pipe()
-    if os.fork() == 0:
-        __import__("dask_ma." + agent)
-        with os.fdopen(write, "w") as end:
-            json.dump(list(sys.modules), end)
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as end:
-        found[agent] = json.load(end)
-    assert os.wait()[1] == 0
+    [found[agent]] = modules_after("import dask_ma." + agent)
+import sklearn.linear_model
+found["all"] = [list(sys.modules), *modules_after("from dask_ma import *")]
 print(json.dumps(found))
 """
 
 
 @pytest.fixture(scope="module")
 def loaded_by():
-    """Modules that a worker has loaded when it has imported an agent."""
-    return run_python(f"AGENTS = {AGENTS}\n{LOAD}")
+    """Modules that a worker has loaded when it has imported an agent, and the like."""
+    return run_python(f"AGENTS = {AGENTS}\n{IN_A_COPY}\n{LOAD}")
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -205,11 +221,9 @@ def test_kernels_need_numpy_and_scipy_only():
     assert external_imports("dask_ma.kernels") == {"numpy", "scipy"}
 
 
-def test_import_loads_nothing_heavy_besides_what_it_rests_on():
+def test_import_loads_nothing_heavy_besides_what_it_rests_on(loaded_by):
     """dask.array loads sparse, and that numba: half a second for nothing."""
-    before, after = modules_after(
-        "import sklearn.linear_model, distributed", "from dask_ma import *"
-    )
+    before, after = map(set, loaded_by["all"])
     added = after - before
     heavy = {"dask.array", "dask.dataframe", "matplotlib", "numba", "pandas", "sparse"}
     assert not added & (heavy | {"rich"})
@@ -254,20 +268,23 @@ def test_estimators_are_fitted_without_pandas():
     assert fitted == estimators
 
 
-@pytest.mark.parametrize("first", ["dask.array", "dask_ma.base"])
-def test_import_in_any_order(first):
+def test_import_in_any_order():
     """The entry point is loaded while Dask is half imported."""
-    [modules] = modules_after(f"import {first}, dask_ma.base")
-    assert "dask_ma.base" in modules
+    lines = [
+        f"import {first}, dask_ma.base" for first in ("dask.array", "dask_ma.base")
+    ]
+    copies = "[modules_after(line)[0] for line in lines]"
+    code = f"import numpy, sklearn.linear_model\nassert 'dask' not in sys.modules\n"
+    code += f"lines = {lines}\nprint(json.dumps({copies}))"
+    for modules in run_python(f"{IN_A_COPY}\n{code}"):
+        assert "dask_ma.base" in modules
 
 
-def test_a_method_is_imported_when_it_is_asked_for():
+def test_a_method_is_imported_when_it_is_asked_for(loaded_by):
     methods = {
         f"dask_ma.{name}" for name in ("butterfly", "ma", "mpca", "schmp", "sfb")
     }
-    none, family, one = modules_after(
-        "import dask_ma", "dask_ma.topics", "from dask_ma import MASGDClassifier"
-    )
+    none, family, one = map(set, loaded_by["method"])
     assert not none & {*methods, "dask_ma.topics", "sklearn", "scipy"}
     assert "dask_ma.topics" in family and not family & methods
     assert one & methods == {"dask_ma.ma"}

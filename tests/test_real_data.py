@@ -105,7 +105,7 @@ def test_imdb(record_property):
 
 @pytest.mark.parametrize(
     ("loss", "alpha"),
-    [("log_loss", 0.1), ("log_loss", 0.01), ("modified_huber", 0.1)],
+    [("log_loss", 0.01), ("modified_huber", 0.1)],
 )
 def test_counts_as_they_are(loss, alpha):
     """Long documents lead SGD to large weights, from which the search comes back."""
@@ -121,7 +121,8 @@ def test_counts_as_they_are(loss, alpha):
 
 
 def test_newsgroups20(record_property):
-    data = load("newsgroups20")
+    X, y, X_test, y_test = load("newsgroups20")
+    data = X[:5000], y[:5000], X_test, y_test
     ours, theirs = accuracies(data, record_property, loss="hinge", alpha=1e-5)
     assert ours > theirs - 0.01
 
@@ -326,9 +327,9 @@ def test_logistic_regression_of_genes(name, share):
 
 def test_lasso_of_stars():
     """Ratings of films by the words of their reviews."""
-    X = load("imdb")[0]
+    X = load("imdb")[0][:8000]
     stars = Path(os.environ["DASK_MA_DATA"]) / "imdb" / "rating_train.npy"
-    y = np.load(stars).astype(np.float64)
+    y = np.load(stars).astype(np.float64)[:8000]
     alpha = 2e-3
     theirs = Lasso(alpha, tol=1e-9, max_iter=10_000).fit(X, y)
     best = lasso_value(X, y, theirs, alpha, 1.0)
@@ -391,7 +392,7 @@ def test_logistic_regression_of_queries(queries, record_property, n_ranks, param
 def test_logistic_regression_of_genes_as_they_are(name, n_ranks):
     """Few rows of many features, in units in which passes alone take very long."""
     with np.load(folder_of("gene_expression") / f"{name}.npz") as data:
-        X, y = data["X"], data["y"]
+        X, y = data["X"][:, ::3], data["y"]
     y = np.unique(y > np.median(y) if name == "riboflavin" else y, return_inverse=True)[
         1
     ]
@@ -444,9 +445,9 @@ def load_images(part):
 def test_networks_of_four_ranks_learn_images(record_property):
     X, y = load_images("train")
     classifier = MPCAClassifier(
-        (256, 128),
-        batch_size=64,
-        learning_rate_init=2e-3,
+        (128,),
+        batch_size=96,
+        learning_rate_init=3e-3,
         max_iter=3,
         tol=None,
         n_ranks=4,

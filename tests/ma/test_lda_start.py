@@ -36,6 +36,8 @@ def test_no_topic_ends_empty(X, seed, n_ranks):
     """What all documents have in common is left to no topic alone."""
     model = MALDA(K, random_state=seed, n_ranks=n_ranks).fit(X)
     assert model.transform(X).mean(axis=0).min() > 1e-3
+    if n_ranks == 1:
+        return
     alike = begin(X[:1000], learning_method="batch")
     params = {"word_weights": "variational", "components_init": alike}
     other = MALDA(K, random_state=seed, n_ranks=n_ranks, **params).fit(X)

@@ -157,9 +157,9 @@ def test_losses_fall_alike_on_one_rank_and_four(example):
     _, train = example
     rng = np.random.default_rng(0)
     y = rng.integers(4, size=256)
-    X = rng.integers(60, size=(256, 3, 32, 32)).astype(np.uint8)
+    X = rng.integers(60, size=(256, 3, 16, 16)).astype(np.uint8)
     for number, label in enumerate(y):
-        X[number, label % 2, 16 * (label // 2) : 16 * (label // 2) + 16] += 120
+        X[number, label % 2, 8 * (label // 2) : 8 * (label // 2) + 8] += 120
     curves = []
     for n_ranks in (1, 4):
         model = train.make_classifier(X, 8, 9, n_ranks, device="cpu", prefetch=1)

@@ -156,11 +156,8 @@ def test_ranks_get_as_far_in_the_same_rotations(sampler, n_documents):
     counts, after = planted(n_documents), {}
     for n_ranks in (1, 8):
         model = make(sampler=sampler, n_ranks=n_ranks, max_iter=8)
-        values = []
-        for seed in range(2):
-            model.set_params(n_components=20, random_state=seed).fit(counts)
-            values.append(model.log_likelihood_)
-        after[n_ranks] = np.mean(values)
+        model.set_params(n_components=20).fit(counts)
+        after[n_ranks] = model.log_likelihood_
         assert after[n_ranks] > after[1] - 0.15
 
 

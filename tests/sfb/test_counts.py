@@ -74,7 +74,7 @@ def test_a_resumed_fit_goes_on(texts, interrupted, tmp_path, value):
     X, y = texts
 
     def fit():
-        return SFBLogisticRegression(random_state=0, n_ranks=2).fit(X, y)
+        return SFBLogisticRegression(alpha=0.01, random_state=0, n_ranks=2).fit(X, y)
 
     whole = fit()
     with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):

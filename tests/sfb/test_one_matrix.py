@@ -112,13 +112,13 @@ def spread_rows(n_rows, n_features, n_stored):
 @pytest.mark.parametrize("content", ["factors", "full_matrix"])
 def test_memory_of_dual_ascent(monkeypatch, penalty, content):
     """What bounds are made of is shared out, and kept as few numbers."""
-    n_classes, n_features = 250, 8000
+    n_classes, n_features = 125, 8000
     # As large a share of a matrix as they are where matrices are large.
     for module in (_class_sums, _dual_model, _dual):
         for name in {"_PART_BYTES", "_CHUNK"} & set(vars(module)):
-            monkeypatch.setattr(module, name, 2**15)
-    monkeypatch.setattr(_full_matrix, "_LEAST_BYTES", 2**15)
-    X, y = spread_rows(600, n_features, 20), np.arange(600) % n_classes
+            monkeypatch.setattr(module, name, 2**14)
+    monkeypatch.setattr(_full_matrix, "_LEAST_BYTES", 2**14)
+    X, y = spread_rows(300, n_features, 20), np.arange(300) % n_classes
     model = SFBLogisticRegression(
         solver="sdca",
         penalty=penalty,

@@ -45,6 +45,8 @@ _TOPICS = {
     "max_iter": 2,
     "random_state": 0,
 }
+# Without stages of the documents, which take longer than what follows.
+_GIBBS = {"n_components": 2, "init": "random", "max_iter": 2, "random_state": 0}
 _ATOMS = {
     "n_components": 2,
     "alpha": 0.1,
@@ -73,9 +75,7 @@ ESTIMATORS: dict[str, Callable[..., Any]] = {
     "SFBLogisticRegression": lambda **p: SFBLogisticRegression(
         **{**_SGD, "batch_size": 4, "communication": "factors", **p}
     ),
-    "SchMPLDA": lambda **p: SchMPLDA(
-        **{"n_components": 2, "max_iter": 2, "random_state": 0, "n_ranks": 2, **p}
-    ),
+    "SchMPLDA": lambda **p: SchMPLDA(**{**_GIBBS, "n_ranks": 2, **p}),
     "SFBMetricLearner": lambda **p: SFBMetricLearner(
         **{**_SGD, "n_components": 2, "batch_size": 8, **p}
     ),
