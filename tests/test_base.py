@@ -1,7 +1,6 @@
 """What the estimators share: lazy predictions, scores, the way through a fit."""
 
 from dataclasses import dataclass
-from itertools import product
 
 import dask
 import dask.array as da
@@ -448,7 +447,10 @@ def test_large_arrays_among_the_parameters_are_told_apart():
 @pytest.mark.parametrize(
     ("dtype", "convert"),
     [
-        *product([bool, np.int8, np.uint16, np.int64], [np.asarray, sparse.csr_array]),
+        (bool, sparse.csr_array),
+        (np.int8, np.asarray),
+        (np.uint16, sparse.csr_array),
+        (np.int64, np.asarray),
         (np.float16, np.asarray),  # SciPy has no sparse matrices of such numbers
     ],
 )

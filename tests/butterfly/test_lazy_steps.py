@@ -80,7 +80,7 @@ def check(lazily, X, y, rtol=1e-9, start=None, **params):
     return eager
 
 
-@pytest.mark.pairs
+@pytest.mark.each(2)
 @pytest.mark.parametrize("average", [False, 60])
 @pytest.mark.parametrize("mixing", MIXINGS)
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4, 5, 8])
@@ -259,6 +259,7 @@ def test_messages_do_not_have_the_indices_of_the_input(monkeypatch, average):
     np.testing.assert_array_equal(models[0].coef_, models[1].coef_)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [2, 4])
 @pytest.mark.parametrize("mixing", ["butterfly", "allreduce", "periodic"])
 def test_ends_of_passes_follow_the_batches(monkeypatch, mixing, n_ranks):

@@ -18,7 +18,7 @@ SHORT = frozenset({"SFBMetricLearner"})
 
 
 def family(estimator):
-    """Of the method and the task, whose estimators read rows alike."""
+    """Of estimators that read rows alike."""
     methods = "LDA", "SGDClassifier", "SGDRegressor", "MPCA", "SchMPL", "SFB"
     return next(method for method in methods if method in estimator)
 
@@ -36,8 +36,8 @@ REFUSED, TRAINED = (
 )
 # Each estimator and each container meets each kind of bad input that it refuses.
 TABLE = pairwise(REFUSED, lambda row: (row[0].name, row[1].estimator, row[1].kind))
-# Whole fits tell that rows are trained rightly, and take most of the time: one estimator
-# of each method and task, which read rows alike, and each of them in each container.
+# Whole fits tell that rows are trained rightly, and take most of the time: those of one
+# estimator of each kind that reads rows alike, and of each of them in each container.
 TABLE += each(
     [row for row in TRAINED if row[0].name == "weights: a number of NumPy"],
     lambda row: [(row[1].estimator, row[1].kind)],

@@ -51,7 +51,8 @@ def test_ends_of_lines(path, end):
     lines = path.read_bytes().rstrip(b"\n").split(b"\n")[:2]
     path.write_bytes((end if end.endswith(b"\n") else b"\n").join(lines) + end)
     expected = whole(path)
-    for blocksize in range(1, path.stat().st_size + 2, 57):
+    first, size = len(lines[0]), path.stat().st_size
+    for blocksize in (40, first // 2, *range(first - 1, first + 4), size - 1, size + 1):
         X, y = dask.compute(*read_svmlight(path, D, blocksize=blocksize))
         np.testing.assert_array_equal(X.toarray(), expected[0])
         np.testing.assert_array_equal(y, expected[1])

@@ -28,6 +28,7 @@ def score_in_silence(model, X, y):
         return model.fit(X, y).score(X, y)
 
 
+@pytest.mark.pairs
 @BOTH
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize(
@@ -63,6 +64,7 @@ def test_targets_that_are_sorted_are_judged_by_those_of_all_ranks(diabetes, cls)
         model.fit(*(da.from_array(part[order], chunks=50) for part in diabetes))
 
 
+@pytest.mark.pairs
 @BOTH
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("loss", TUBES)

@@ -33,7 +33,7 @@ def diabetes():
     ids=str,
 )
 @pytest.mark.parametrize("n_ranks", [1, 3])
-@pytest.mark.pairs
+@pytest.mark.each(2)
 def test_how_far_the_targets_are_makes_no_difference(
     diabetes, cls, loss, params, n_ranks
 ):
@@ -111,6 +111,7 @@ def test_ordinary_targets_are_fitted_from_zero(cls, params):
     np.testing.assert_array_equal(own, model.fit(X, y, intercept_init=[0.0]).coef_)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 2])
 @pytest.mark.parametrize("loss", ["huber", "squared_error", "epsilon_insensitive"])
 @pytest.mark.parametrize("value", [3.0, 1e5 + 0.1])

@@ -67,6 +67,7 @@ class Seeing(nn.Module):
         return self.layer(X.float())
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     ("dtype", "expected"),
     [

@@ -10,12 +10,8 @@ from quality.entries import ENTRIES
 
 pytestmark = pytest.mark.slow
 
-_SIZE = 2
-_FEW = {
-    "SFBDictionaryLearning": 1,  # whose peer takes seconds for each cell
-    "MALDA": 1,  # each takes seconds, too
-    "SchMPLassoCV": 2,  # each has 501 models
-}
+_SIZE = 1
+_FEW = {}
 # Sets on which a fit by gradients and its optimum take seconds; `HARD` has them, too.
 LARGE = {"digits", "digits standardised", "text"}
 # Where fits have gone wrong before.
@@ -23,10 +19,7 @@ HARD = {
     "MASGDClassifier l2": [Cell("iris standardised", "20 blocks", 1)],
     "MASGDClassifier l1": [Cell("cancer standardised", "20 blocks", 4)],
     # Many kinks: L-BFGS alone gets stuck, and would take that for the end.
-    "MASGDClassifier elasticnet": [
-        Cell("text", "weighted", 1),
-        Cell("text", "weighted", 2),
-    ],
+    "MASGDClassifier elasticnet": [Cell("text", "weighted", 2)],
     "MASGDClassifier log_loss l2": [
         Cell("digits standardised", "one block", 4),
         Cell("iris standardised", "20 blocks", 1),

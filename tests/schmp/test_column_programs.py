@@ -195,7 +195,7 @@ def test_copies_on_other_ranks(run_ranks, copies, depth, excess):
         np.full(240, alpha),
         np.zeros(240),
     )
-    engine, *_ = run_engines(run_ranks, program, X, y, None, 4, depth, 1000)
+    engine, *_ = run_engines(run_ranks, program, X, y, None, 4, depth, 600)
     residuals = y - lasso.predict(X)
     best = residuals @ residuals / 800 + alpha * np.abs(lasso.coef_).sum()
     found = engine.report(engine.sums)["objective"]

@@ -46,6 +46,7 @@ def weighted(loss, weight, **params):
     return learner.fit(X, y, weight)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("communication", ["factors", "outputs"])
 @pytest.mark.parametrize("n_ranks", [1, 2])
 @pytest.mark.parametrize("loss", ["nca", "hinge", "logistic", "triplet"])

@@ -30,7 +30,7 @@ def check(found, expected, rtol=1e-4):
     assert -1e-7 < found - expected <= rtol * expected
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @every_size
 @pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize("n_classes", [2, 3, 10])
@@ -187,6 +187,7 @@ def slow_fit(X, y, weight, l1, l2, n_ranks, n_passes):
     return W, b - W @ np.average(X, axis=0, weights=weight), q
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("communication", ["factors", "full_matrix"])
 @pytest.mark.parametrize("n_ranks", [1, 2, 5])
 def test_against_sums_over_all_rows(
