@@ -83,7 +83,7 @@ AGENTS = [
     "sfb.logistic._agent",
     "sfb.metric._agent",
 ]
-# The first copy is of a process that has loaded nothing of the package yet, and those of
+# The first copy is of a process that has loaded nothing of the package yet; those of
 # agents have what all of these rest on.
 LOAD = """
 import distributed
