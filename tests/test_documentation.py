@@ -226,8 +226,16 @@ SMALLER = {
 }
 
 
+# The tests of rotation run it, and look at its curves, too.
+ELSEWHERE = {"plot_rotation_program"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [path for path in GALLERY if path.stem not in ELSEWHERE],
+    ids=lambda path: path.stem,
+)
 def test_gallery(path, monkeypatch, tmp_path):
     pyplot = pytest.importorskip("matplotlib.pyplot", reason="plots need matplotlib")
     if path.stem.startswith("plot_torch_"):

@@ -48,7 +48,7 @@ def theirs(corpus):
     return LatentDirichletAllocation(K, random_state=0).fit(X).perplexity(others)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_held_out_documents_are_predicted_as_by_scikit_learn(corpus, theirs, seed):
     X, others = corpus
     model = MALDA(K, random_state=seed, n_ranks=2).fit(da.from_array(X, (10, -1)))

@@ -18,6 +18,7 @@ def test_the_same_step_for_rotation_and_for_copies():
     found = runpy.run_path(str(EXAMPLE))
     curves, before = found["curves"], np.mean(found["ratings"] ** 2) / 0.4
     assert len(curves) == 3
+    assert found["figure"].axes
     assert curves["rotation, 1 rank"][-1] < 0.01 * before
     assert curves["rotation, 8 ranks"][-1] < 0.01 * before
     assert not curves["copies, 8 ranks"][-1] < 100 * before
