@@ -10,8 +10,6 @@ from quality.entries import ENTRIES
 
 pytestmark = pytest.mark.slow
 
-_SIZE = 1
-_FEW = {}
 # Sets on which a fit by gradients and its optimum take seconds; `HARD` has them, too.
 LARGE = {"digits", "digits standardised", "text"}
 # Where fits have gone wrong before.
@@ -66,10 +64,10 @@ def _cases():
 
 
 def cells_of(entry):
-    """The sample, and what is hard."""
+    """One of the sample, and what is hard."""
     hard = HARD.get(entry.name, [])
     quick = [cell for cell in entry.cells if cell.rows not in LARGE]
-    return [*hard, *spread(quick, _FEW.get(entry.name, _SIZE), entry.name)]
+    return [*hard, *spread(quick, 1, entry.name)]
 
 
 @pytest.fixture(autouse=True)
