@@ -96,17 +96,23 @@ def class_sums(
     if out is None:
         out = np.zeros((X.shape[1], n_classes))
     weight = np.ones(len(y)) if sample_weight is None else sample_weight
+    columns = np.arange(n_classes)
+    if not sparse.issparse(X):
+        # Of many classes few rows have few, and others need not be touched.
+        columns, y = np.unique(y, return_inverse=True)
     one_hot = sparse.csr_array(
         (weight.astype(np.float64), y, np.arange(len(y) + 1)),
-        shape=(len(y), n_classes),
+        shape=(len(y), len(columns)),
     )
     sums = X.T @ one_hot
     if sparse.issparse(sums):
         # Few elements, each of them once: most of a large array is not looked at.
         sums = sums.tocoo()
         out[sums.row, sums.col] += sums.data
-    else:
+    elif len(columns) == n_classes:
         out += sums
+    else:
+        out[:, columns] += sums
     return out
 
 

@@ -100,6 +100,20 @@ def test_class_sums_by_hand(container, weighted):
     np.testing.assert_allclose(sums, expected, atol=1e-12)
 
 
+@pytest.mark.parametrize("container", sorted(CONTAINERS))
+def test_sums_of_some_of_many_classes_are_added(container):
+    """Those that rows lack stay as they are."""
+    X, y, weight, _ = problem(3)
+    codes = np.array([11, 2, 7, 5])[y]
+    out = np.arange(60.0).reshape(5, 12)
+    expected = out.copy()
+    for i, row in enumerate(X):
+        expected[:, codes[i]] += row * weight[i]
+    found = class_sums(CONTAINERS[container](X), codes, weight, 12, out)
+    assert found is out
+    np.testing.assert_allclose(out, expected, rtol=1e-12)
+
+
 @every_width
 def test_values_and_entropies_of_the_mixture(n_columns):
     X, y, weight, counts = problem(n_columns)

@@ -8,7 +8,12 @@ from scipy import sparse
 
 from dask_ma.kernels import class_sums
 from dask_ma.sfb.logistic import _class_sums
-from dask_ma.sfb.logistic._class_sums import ClassSums, add_up_classes
+from dask_ma.sfb.logistic._class_sums import (
+    ClassSums,
+    FleetingClassSums,
+    add_up_classes,
+    find_class_sums,
+)
 
 
 def add_up(run_ranks, shards, group_size, centre, *, to_root=False, chunk=5):
@@ -74,3 +79,72 @@ def test_few_elements_are_kept_alone(n_filled):
         slice(19, 25),
     ]
     np.testing.assert_array_equal(np.vstack([part for _, part in chunks]), array)
+
+
+def find(run_ranks, shards, per_node, is_sparse, centre=None):
+    """What ranks have of the sums, and their chunks, asked for twice."""
+
+    def program(group):
+        shard = shards[group.rank]
+        problem = SimpleNamespace(shard=shard, n_problems=3, dtype=shard.dtype)
+        sums = find_class_sums(problem, group, centre, is_sparse=is_sparse)
+        return type(sums), [list(sums.chunks(5)) for _ in range(2)]
+
+    return run_ranks(program, len(shards), per_node)
+
+
+@pytest.mark.parametrize("n_bytes", [1, 60, 10**6])
+def test_the_same_bits_kept_or_not(run_ranks, make_shards, rows, monkeypatch, n_bytes):
+    """Ranks of one process add them up anew; those of several have their shares."""
+    monkeypatch.setattr(_class_sums, "_PART_BYTES", n_bytes)
+    monkeypatch.setattr(_class_sums, "_KEPT_BYTES", 0)
+    shards = make_shards(4, rows.X.astype(np.float32), rows.y, None)
+    centre = rows.X.mean(axis=0).astype(np.float32)
+    fleeting, kept = (
+        find(run_ranks, shards, per_node, False, centre) for per_node in (4, 1)
+    )
+    for (kind, found), (other_kind, expected) in zip(fleeting, kept, strict=True):
+        assert (kind, other_kind) == (FleetingClassSums, ClassSums)
+        for chunks in found:
+            pairs = zip((c for c in chunks if len(c[1])), expected[0], strict=True)
+            for (features, sums), (same_features, same_sums) in pairs:
+                assert features == same_features and sums.dtype == np.float32
+                np.testing.assert_array_equal(sums, same_sums)
+
+
+@pytest.mark.parametrize("reason", ["small", "sparse", "on a disk"])
+def test_what_is_kept(run_ranks, make_shards, rows, monkeypatch, reason):
+    """What takes little, and what would take long to add up in each pass."""
+    if reason != "small":
+        monkeypatch.setattr(_class_sums, "_KEPT_BYTES", 0)
+    n_looks = []
+
+    def is_on_disk(X):
+        n_looks.append(X)
+        return len(n_looks) == 1 and reason == "on a disk"  # those of one rank are
+
+    monkeypatch.setattr(_class_sums, "is_on_disk", is_on_disk)
+    kind = sparse.csr_array if reason == "sparse" else np.asarray
+    shards = make_shards(3, kind(rows.X), rows.y, None)
+    found = find(run_ranks, shards, 3, reason == "sparse")
+    assert [kind for kind, _ in found] == [ClassSums] * 3
+
+
+def test_nothing_is_added_up_for_nobody(run_ranks, make_shards, rows, monkeypatch):
+    """Without an intercept there is nothing to mix."""
+    monkeypatch.setattr(_class_sums, "_KEPT_BYTES", 0)
+    monkeypatch.setattr(_class_sums, "_add_own", None)
+    shards = make_shards(2, rows.X, rows.y, None)
+
+    def program(group):
+        shard = shards[group.rank]
+        problem = SimpleNamespace(shard=shard, n_problems=3, dtype=shard.dtype)
+        sums = find_class_sums(problem, group, None, is_sparse=False)
+        return list(sums.chunks(6, are_wanted=False))
+
+    seen = []
+    for chunks in run_ranks(program, 2):
+        for features, sums in chunks:
+            assert sums.shape == (features.stop - features.start, 3)
+            seen += range(features.start, features.stop)
+    assert sorted(seen) == list(range(7))

@@ -167,6 +167,37 @@ def test_memory_of_dense_rows():
     assert memory.peak <= 8 * n_classes * n_features * 4
 
 
+def test_sums_of_classes_of_dense_rows_are_not_kept(monkeypatch):
+    """They would be one more matrix of the process."""
+    n_classes, n_features = 500, 8000
+    for module in (_class_sums, _dual_model):
+        for name in {"_PART_BYTES", "_CHUNK"} & set(vars(module)):
+            monkeypatch.setattr(module, name, 2**15)
+    # As where matrices are large: nor are updates made as a whole.
+    monkeypatch.setattr(_class_sums, "_KEPT_BYTES", 0)
+    monkeypatch.setattr(_full_matrix, "_SMALL_BYTES", 0)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1000, n_features)).astype(np.float32)
+    y = np.arange(1000) % n_classes
+    model = SFBLogisticRegression(
+        solver="sdca",
+        refine=False,
+        communication="factors",
+        batch_size=8,
+        max_iter=2,
+        tol=None,
+        random_state=0,
+        n_ranks=2,
+    )
+    spans = {"dask-ma.trace.timeline": False, "dask-ma.trace.max-spans": 0}
+    with dask.config.set(spans):
+        model.fit(X[:, :100], y)  # loads what fits need
+        with traced() as memory:
+            model.fit(X, y)
+    # The matrix and the best one, and 64 rows of each rank, as they are and centred.
+    assert memory.peak <= 3 * n_classes * n_features * 4
+
+
 @pytest.fixture
 def uncollected():
     """No cycle of objects is found and freed."""

@@ -206,11 +206,10 @@ class DualModel(LogisticModel):
         if self.fit_intercept:
             self._excess = excess = self._sum_of_residuals()
         mix = feasible_mix(excess, self._totals.class_weights)
-        total = 0.0
-        for rows, block in self._blocks():
-            total += mixed_entropy_sum(self.dual[rows], block.sample_weight, mix)
+        entropy = self._entropy_of_mixture(mix)
         conjugate = self._conjugate_of_mixture(matrix.stored(), mix)
-        total, conjugate = allreduce(self._group, np.array([total, conjugate])).tolist()
+        own = np.array([entropy, conjugate])
+        total, conjugate = allreduce(self._group, own).tolist()
         return total / self._n_rows - conjugate
 
     def matrix_of(self, sums: np.ndarray) -> np.ndarray:
@@ -259,13 +258,21 @@ class DualModel(LogisticModel):
         self._excess = self._sum_of_residuals()
         return found
 
+    def _entropy_of_mixture(self, mix: FeasibleMix) -> float:
+        """Sum of the entropies of this rank's mixed dual variables."""
+        total = 0.0
+        for rows, batch in row_batches(self._shard, self._n_outputs):
+            total += mixed_entropy_sum(self.dual[rows], batch.sample_weight, mix)
+        return total
+
     def _conjugate_of_mixture(self, values: np.ndarray, mix: FeasibleMix) -> float:
         """Conjugate of the penalty at mixed dual variables, by this rank's features."""
         total, class_sums = 0.0, self._totals.class_sums
         assert class_sums is not None
-        for features, sums in class_sums.chunks(_CHUNK):
+        is_mixed = mix.share > 0
+        for features, sums in class_sums.chunks(_CHUNK, are_wanted=is_mixed):
             mixed = values[features]
-            if mix.share > 0:
+            if is_mixed:
                 mixed = mixed_values(mixed, sums, mix, scale=self.learning_rate)
             total += self._penalty.conjugate(self._penalty.l2 * mixed)
         return total

@@ -8,7 +8,11 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.comm import Group, allreduce
-from dask_ma.sfb.logistic._class_sums import ClassSums, add_up_classes
+from dask_ma.sfb.logistic._class_sums import (
+    ClassSums,
+    FleetingClassSums,
+    find_class_sums,
+)
 from dask_ma.sfb.model._rows import row_batches
 from dask_ma.supervised import Problem
 
@@ -25,7 +29,7 @@ class Totals(NamedTuple):
         in which a shift would not show.
     class_weights : ndarray of shape (n_classes,)
         Sums of the weights of the rows of the classes.
-    class_sums : ClassSums or None
+    class_sums : ClassSums, FleetingClassSums or None
         Their weighted sums of centred rows, of this rank's share of the features; None
         where nobody needs them.
     mean_square : float
@@ -38,7 +42,7 @@ class Totals(NamedTuple):
 
     centre: np.ndarray | None
     class_weights: np.ndarray
-    class_sums: ClassSums | None
+    class_sums: ClassSums | FleetingClassSums | None
     mean_square: float
     feature_scales: np.ndarray
     is_sparse: bool
@@ -133,7 +137,9 @@ def add_up(
     found = allreduce(group, [counts, squares, np.array(square)])
     scales = np.sqrt(found[1] / problem.total_rows)
     scales[scales == 0] = 1.0
-    sums = add_up_classes(problem, group, centre) if with_class_sums else None
+    sums = None
+    if with_class_sums:
+        sums = find_class_sums(problem, group, centre, is_sparse=is_sparse)
     mean_square = float(found[2]) / problem.total_rows
     return Totals(centre, found[0], sums, mean_square, scales, is_sparse)
 
