@@ -25,6 +25,7 @@ from dask_ma.engine import RoundLog
 from dask_ma.layouts._design import is_among
 from dask_ma.schmp.l1._gram import Gram, ScaledGram
 from dask_ma.schmp.l1._hessian import HessianCache, System
+from dask_ma.schmp.l1._levels import TARGET, next_level, raised
 from dask_ma.schmp.l1._problem import Objective, Sparse
 from dask_ma.schmp.l1._quadratic import Quadratic, minimize
 from dask_ma.schmp.l1._solver import DualityGap, Solver
@@ -105,12 +106,18 @@ class WorkingSets(Solver):
     def improve(self) -> None:
         """Choose the next working set and solve it; a collective call."""
         possible = self._possible() if self._screens() else None
-        kept, inside = self._choose()
+        objective, penalty = self.objective, self.objective.penalty
+        new = ~is_among(self._found.coordinates, self.model.coordinates)
+        level = next_level(objective, self._found.ratios[new], self.reach, self._size)
+        kept, inside = self._choose(level)
         self._set_coordinates(kept)
         self._inside = is_among(kept, inside)
+        objective.penalty = raised(penalty, level)
         gradient: Any = self._known_gradient(inside)
-        is_quadratic = self.objective.loss.is_quadratic
+        is_quadratic = objective.loss.is_quadratic
         target = self._inner_gap * self._certificate.gap
+        if level > 1:  # where the gap is that of another problem
+            target = TARGET * self._certificate.objective
         is_part = not self._inside.all()
         if is_part:
             target = 0.0  # a part's gap may be small while that of the whole is not
@@ -124,6 +131,7 @@ class WorkingSets(Solver):
             gradient = possible = None
             if expected <= target:
                 break
+        objective.penalty = penalty
         if not is_quadratic:
             self.settle()
 
@@ -191,14 +199,14 @@ class WorkingSets(Solver):
         left = rows * max(1, self.objective.n_outputs - 1) - n_used
         return max(first, min(_GROWTH_NEWTON * n_used, left))
 
-    def _choose(self) -> tuple[np.ndarray, np.ndarray]:
+    def _choose(self, level: float) -> tuple[np.ndarray, np.ndarray]:
         """All coefficients to have at hand, and those of the next working set."""
         coordinates, coef = self.model.coordinates, self.model.coef
         found, ratios = self._found.coordinates, self._found.ratios
         known = is_among(found, coordinates)
         needed = (coef != 0) | is_among(coordinates, self._free)
-        near = is_among(coordinates, found[known & (ratios > _NEAR)])
-        new = np.flatnonzero(~known & (ratios > _CLOSE))
+        near = is_among(coordinates, found[known & (ratios > _NEAR * level)])
+        new = np.flatnonzero(~known & (ratios > _CLOSE * level))
         new = new[np.argsort(-ratios[new], kind="stable")][: self._size]
         self._later = self._hessian.may_be_late(found[new])
         kept = coordinates[needed | near]
