@@ -118,9 +118,10 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearButterfly):
     n_iter_no_change : int or "auto", default="auto"
         Passes without improvement before the fit ends. "auto" is 5, as in scikit-learn,
         but one pass that improves the objective by less than the cube root of `tol`,
-        10 % by default, is enough where Newton's method goes on from there: see
-        `refine`, with a `refine_max_iter` of 64 or more, ``learning_rate="adaptive"``,
-        and any `mixing` but "none".
+        10 % by default, is enough where Newton's method goes on from there, or L-BFGS
+        with a smooth loss and 64 classes or more: see `refine`, with a
+        `refine_max_iter` of 64 or more, ``learning_rate="adaptive"``, and any `mixing`
+        but "none".
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes; "balanced" weights them by the inverse of their
         frequency, to which rows contribute by their sample weights. With two classes

@@ -65,10 +65,11 @@ class ButterflyParams(RefineParams):
 
     @property
     def hands_over(self) -> bool:
-        """Whether Newton's method would begin after the first pass that brings little.
+        """Whether a quick refinement would begin after a pass that brings little.
 
-        Its rounds are few wherever it begins. L-BFGS, which "auto" takes for many
-        features and for kinks, has been left with more than it could do by it.
+        Rounds of Newton's method are few wherever it begins. L-BFGS, which "auto" takes
+        for many features and for kinks, has been left with more than it could do by it,
+        but where there are many classes.
         """
         return may_hand_over(self) and is_refined(self) and self.takes_back
 

@@ -5,6 +5,7 @@ import pytest
 from sklearn.datasets import load_diabetes, load_digits, make_classification
 
 from dask_ma import ButterflySGDClassifier, ButterflySGDRegressor
+from dask_ma.linear.refine import _choice
 
 
 @pytest.fixture(scope="module")
@@ -106,3 +107,50 @@ def test_only_the_model_says_so(noisy):
         assert n_passes < 20
         assert model.t_ == 1 + n_passes * n_steps
         assert model.eta_ >= 0.5 * model.history_[n_passes - 1]["eta"]
+
+
+@pytest.fixture(scope="module")
+def classes():
+    """64 classes of five rows, of more columns than Newton's method can have."""
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(64), 5)
+    X = rng.normal(size=(64, 130))[y] + 2 * rng.normal(size=(320, 130))
+    return X, y
+
+
+# Products of so few rows would take one round.
+MANY = {"random_state": 0, "alpha": 1e-3}
+
+
+@pytest.fixture
+def no_products(monkeypatch):
+    monkeypatch.setattr(_choice, "few_rows_round", lambda params, problem: None)
+
+
+@pytest.mark.usefixtures("no_products")
+@pytest.mark.parametrize("n_ranks", [1, 2, 3])
+def test_many_classes_do_not_wait_for_passes(classes, n_ranks):
+    X, y = classes
+    hasty = ButterflySGDClassifier(**MANY, n_ranks=n_ranks).fit(X, y)
+    patient = ButterflySGDClassifier(**MANY, n_ranks=n_ranks, n_iter_no_change=5)
+    patient.fit(X, y)
+    values = passes(hasty)
+    gains = 1 - np.array(values[1:]) / np.minimum.accumulate(values)[:-1]
+    assert (gains < 0.1).tolist() == [False] * (len(gains) - 1) + [True]
+    assert len(passes(patient)) >= len(values) + 4
+    assert hasty.history_[-1]["excess"] <= hasty.refine_tol
+    ends = [model.history_[-1]["objective"] for model in (hasty, patient)]
+    assert ends[0] == pytest.approx(ends[1], rel=hasty.refine_tol)
+
+
+@pytest.mark.usefixtures("no_products")
+@pytest.mark.parametrize(
+    ("n_classes", "loss"), [(63, "log_loss"), (64, "hinge")], ids=str
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_fewer_classes_and_kinks_wait(classes, n_classes, loss):
+    X, y = (array[: 5 * n_classes] for array in classes)
+    params = {**MANY, "loss": loss, "refine_max_iter": 64, "n_ranks": 1}
+    own = ButterflySGDClassifier(**params).fit(X, y)
+    patient = ButterflySGDClassifier(**params, n_iter_no_change=5).fit(X, y)
+    assert passes(own) == passes(patient)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from dask_ma.kernels import make_loss
@@ -10,6 +11,11 @@ from dask_ma.linear.refine._few_rows import few_rows_round
 from dask_ma.linear.refine._search import most_weights
 from dask_ma.supervised._problem import Problem
 
+# Problems, one for each class, from which a pass of SGD takes more than a round of
+# L-BFGS. With fewer classes than that and as many columns as Newton's method cannot
+# have, L-BFGS has been left with more than its rounds could do.
+_MANY_PROBLEMS = 64
+
 
 def is_one_round(params: RefineParams, problem: Problem) -> bool:
     """Whether the first round of a refinement finds the optimum, wherever it begins."""
@@ -17,8 +23,13 @@ def is_one_round(params: RefineParams, problem: Problem) -> bool:
 
 
 def is_quick(params: RefineParams, problem: Problem) -> bool:
-    """Whether a refinement takes few rounds, wherever it begins."""
-    return is_one_round(params, problem) or choose_method(params, problem) == "newton"
+    """Whether a refinement takes less than passes of SGD, wherever it begins."""
+    if is_one_round(params, problem) or choose_method(params, problem) == "newton":
+        return True
+    # Rounds of L-BFGS are more, but each of them takes less than a pass, whose steps
+    # change the weights of all problems.
+    is_smooth = math.isfinite(make_loss(params.loss, params.epsilon).smoothness)
+    return is_smooth and problem.n_problems >= _MANY_PROBLEMS
 
 
 def choose_method(params: RefineParams, problem: Problem) -> str:
