@@ -4,27 +4,22 @@ In step `s` the penalty divides row `j` of the weights by ``1 + a_s * p_j``, whe
 is its element of the preconditioner. The product over many steps is a smooth function
 of ``log p``. It is followed at the nodes of short intervals of ``log p``, whose number
 does not depend on that of the features, and is interpolated in between by polynomials,
-to about 1e-13 of itself. Where every step takes little, its logarithm is a short power
-series in `p`, which takes a fraction of the time.
+to about 1e-12 of itself (:class:`Intervals`). Where every step takes little, its
+logarithm is a short power series in `p`, which takes a fraction of the time.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
-# Intervals in an octave of the preconditioner, and nodes of each. The logarithm of the
-# product is analytic within pi of the real axis, so a polynomial through 7 nodes of an
-# interval of a quarter of an octave is off by 72 ** -7 of it. What it costs is most of
-# what a step on sparse rows takes: half of an octave with 9 nodes takes a third more.
-_PER_OCTAVE = 4
-_N_NODES = 7
+from dask_ma.butterfly._intervals import AT_ONCE, Intervals
+
+# What the polynomials cost is most of what a step on sparse rows takes.
 _MOST_OCTAVES = 80
-_ROUNDING = 1e-12
-_NEAR_END = 1e-9  # of an interval: so near to its end, rounding may leave it
 _SHORT_SERIES = 0.03  # largest `a * p` whose series is shorter than the polynomials
-_AT_ONCE = 1 << 13  # rows whose polynomials are evaluated at a time: 0.5 MB of them
 
 
 def decay_range(preconditioner: np.ndarray | None) -> tuple[float, float] | None:
@@ -96,14 +91,8 @@ class Decay:
         self._n_features = n_features
         self._dtype = dtype
         self._most = most
-        places = np.log2(np.array(bounds)) * _PER_OCTAVE
-        self._first, last = np.floor(places + [-_NEAR_END, _NEAR_END]).astype(int)
-        points = np.cos(np.pi * (np.arange(_N_NODES) + 0.5) / _N_NODES)
-        starts = np.arange(self._first, last + 1)[:, np.newaxis]
-        self._nodes = np.exp2((starts + (points + 1) / 2) / _PER_OCTAVE)
-        self._to_coefficients = np.linalg.inv(
-            np.vander(points / 2, _N_NODES, increasing=True)
-        )
+        self._intervals = Intervals(bounds)
+        self._nodes = self._intervals.nodes
         self._logs = np.zeros_like(self._nodes)
         self._sums = np.zeros_like(self._nodes)
         self.total = 0.0
@@ -124,17 +113,13 @@ class Decay:
         elif self._preconditioner is None:
             rows = np.arange(self._n_features)
         else:
-            rows = np.flatnonzero(self._preconditioner >= self._least_of(self._lowest))
-        intervals = self._places(self.elements(rows))[0].astype(np.int16)
+            rows = np.flatnonzero(
+                self._preconditioner >= self._intervals.start(self._lowest)
+            )
+        intervals = self._intervals.find(self.elements(rows)).astype(np.int16)
         order = np.argsort(intervals, kind="stable")
         self._rows = rows[order]
         self._starts = np.searchsorted(intervals[order], np.arange(len(reached)))
-
-    def _least_of(self, interval: int) -> float:
-        """A bound of the elements of an interval from below."""
-        # Rounding may differ by which interval an element at its end belongs to.
-        least = np.exp2((self._first + interval) / _PER_OCTAVE)
-        return float(least * (1 - _ROUNDING))
 
     @property
     def due(self) -> int | None:
@@ -195,7 +180,7 @@ class Decay:
             factors = self.factors_of(elements)
         else:
             factors = np.ones((len(rows), 1), self._dtype)
-            there = np.flatnonzero(elements >= self._least_of(interval))
+            there = np.flatnonzero(elements >= self._intervals.start(interval))
             factors[there] = self.factors_of(elements.take(there), interval)
         factors[rows == self._n_features] = 1
         return factors
@@ -204,27 +189,40 @@ class Decay:
         self, weights: np.ndarray, first: int = 0, last: int | None = None
     ) -> None:
         """Multiply all rows, or those of a range, by what is left of them, in place."""
+        logarithm = self._logarithm(self._n_features)
+        if logarithm is None:
+            return
         last = self._n_features if last is None else last
         # What is read in order takes half of the time that picking it takes.
-        for start in range(first, last, _AT_ONCE):
-            rows = slice(start, min(start + _AT_ONCE, last))
+        for start in range(first, last, AT_ONCE):
+            rows = slice(start, min(start + AT_ONCE, last))
             if self._preconditioner is None:
                 elements = np.ones(rows.stop - rows.start, self._dtype)
             else:
                 elements = self._preconditioner[rows]
-            weights[rows] *= self.factors_of(elements)
+            weights[rows] *= self._exponential(logarithm(elements))
 
     def factors_of(self, elements: np.ndarray, interval: int = 0) -> np.ndarray:
         """What is left of rows with some :meth:`elements`, of shape (n, 1)."""
-        logs = self._logs
-        if not logs[interval:].any():
+        logarithm = self._logarithm(len(elements), interval)
+        if logarithm is None:
             return np.ones((len(elements), 1), self._dtype)
+        return self._exponential(logarithm(elements))
+
+    def _logarithm(
+        self, n_elements: int, interval: int = 0
+    ) -> Callable[[np.ndarray], np.ndarray] | None:
+        """Gives logarithms of what is left, of about so many rows; None for 0."""
+        if not self._logs[interval:].any():
+            return None
         if self._has_series:
-            found = self._series(elements)
-        else:
-            logs = -logs
-            logs[:interval] = 0
-            found = self._interpolate(logs, elements)
+            return self._series
+        logs = -self._logs
+        logs[:interval] = 0
+        return self._intervals.polynomials(logs, n_elements).at
+
+    def _exponential(self, found: np.ndarray) -> np.ndarray:
+        """Factors with some logarithms, which are lost."""
         np.exp(found, out=found)
         return found.astype(self._dtype, copy=False)[:, np.newaxis]
 
@@ -241,29 +239,10 @@ class Decay:
 
     def sums(self, rows: np.ndarray) -> np.ndarray:
         """Sums of the factors that :meth:`count` has seen, of shape (n, 1)."""
-        sums = self._interpolate(self._sums, self.elements(rows))
+        polynomials = self._intervals.polynomials(self._sums, len(rows))
+        sums = polynomials.at(self.elements(rows))
         sums[rows == self._n_features] = self.total
         return sums.astype(self._dtype, copy=False)[:, np.newaxis]
-
-    def _interpolate(self, values: np.ndarray, elements: np.ndarray) -> np.ndarray:
-        """A function of the preconditioner, known at the nodes."""
-        coefficients = self._to_coefficients @ values.T
-        if len(elements) <= _AT_ONCE:
-            return _polynomials(coefficients, *self._places(elements))
-        found = np.empty(len(elements))
-        for start in range(0, len(elements), _AT_ONCE):
-            places = self._places(elements[start : start + _AT_ONCE])
-            found[start : start + _AT_ONCE] = _polynomials(coefficients, *places)
-        return found
-
-    def _places(self, elements: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Intervals of elements, and where they are there, from -1/2 to 1/2."""
-        places: np.ndarray = np.log2(elements, dtype=np.float64)
-        places *= _PER_OCTAVE
-        places -= self._first + 0.5
-        middles = np.rint(places)
-        places -= middles
-        return middles.astype(np.intp), places
 
 
 def _n_terms(largest: float) -> int:
@@ -271,15 +250,3 @@ def _n_terms(largest: float) -> int:
     if not 0 < largest <= _SHORT_SERIES:
         return 1
     return max(2, math.ceil(math.log(np.finfo(np.float64).eps) / math.log(largest)))
-
-
-def _polynomials(
-    coefficients: np.ndarray, which: np.ndarray, points: np.ndarray
-) -> np.ndarray:
-    """Polynomials, a column each, at points from -1/2 to 1/2 of `which` of them."""
-    # By Horner's rule. Of degree 6, powers lose no more than three digits.
-    *others, values = coefficients.take(which, axis=1)
-    for of_degree in reversed(others):
-        values *= points
-        values += of_degree
-    return values

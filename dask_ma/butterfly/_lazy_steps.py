@@ -303,14 +303,15 @@ class LazySteps:
         """The step of one problem, non-zero by non-zero, and last the intercept's."""
         own = self._weights.dtype.type(-scale)
         scaled = [own * piece_slopes[:, 0] for piece_slopes in slopes]
-        change = np.zeros((len(elements), 1), self._weights.dtype)
-        start = 0
+        change = np.empty((len(elements), 1), self._weights.dtype)
+        entries, start = change[:-1, 0], 0
         for piece, of_rows in zip(pieces, scaled, strict=True):
             values = np.repeat(of_rows, np.diff(piece.X.indptr))
             stop = start + len(values)
-            np.multiply(piece.X.data, values, out=change[start:stop, 0])
+            np.multiply(piece.X.data, values, out=entries[start:stop])
             start = stop
-        change[:-1, 0] *= elements[:-1]
+        entries *= elements[:-1]
+        change[-1] = 0
         if self._rule.params.fit_intercept:
             change[-1] = sum(of_rows.sum() for of_rows in scaled)
         return change

@@ -1,0 +1,44 @@
+"""Functions that are known at nodes of intervals, and looked up by polynomials."""
+
+import numpy as np
+import pytest
+
+from dask_ma.butterfly import _intervals
+from dask_ma.butterfly._intervals import Intervals
+
+AMOUNTS = 1e-3 / np.sqrt(1 + np.arange(50))
+BOUNDS = 1e-3, 1e6
+
+
+def logarithm(numbers):
+    """What the penalty takes of rows, as the steps of a pass do it."""
+    return np.log1p(np.multiply.outer(AMOUNTS, numbers)).sum(axis=0)
+
+
+def looked_up(n_numbers):
+    intervals = Intervals(BOUNDS)
+    return intervals.polynomials(logarithm(intervals.nodes), n_numbers)
+
+
+@pytest.mark.parametrize("cut", _intervals._CUTS)
+def test_each_cut_is_as_exact(monkeypatch, cut):
+    monkeypatch.setattr(_intervals, "_CUTS", (cut,))
+    rng = np.random.default_rng(0)
+    numbers = np.exp(rng.uniform(*np.log(BOUNDS), 5000))
+    numbers = np.concatenate([numbers, BOUNDS])
+    found = looked_up(len(numbers)).at(numbers)
+    np.testing.assert_allclose(found, logarithm(numbers), rtol=2e-12)
+
+
+def test_many_numbers_are_looked_up_by_few_coefficients():
+    """What a step has of them, and what the end of a pass has."""
+    n_terms = [len(looked_up(n).coefficients) for n in (1, 5000, 300_000)]
+    assert n_terms == [7, 5, 4]
+
+
+def test_more_numbers_than_at_once_have_the_same_bits(monkeypatch):
+    numbers = np.geomspace(*BOUNDS, 1000)
+    polynomials = looked_up(len(numbers))
+    expected = polynomials.at(numbers)
+    monkeypatch.setattr(_intervals, "AT_ONCE", 64)
+    np.testing.assert_array_equal(polynomials.at(numbers), expected)
