@@ -130,6 +130,31 @@ def test_free_duplicates():
     assert coef[8] == pytest.approx(coef[9])
 
 
+@pytest.mark.parametrize("n", [257, 400])
+def test_intercepts_of_very_many_classes(n, monkeypatch):
+    """A number added to all of them changes nothing; their singular values take long."""
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(n), size=600)
+    gram = np.diag(p.sum(axis=0)) - p.T @ p
+    right = gram @ rng.normal(size=(n, 3))
+    shortest = np.linalg.lstsq(gram, right, rcond=1e-12)[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(np.linalg, "lstsq", None)
+        found = _quadratic._solve(gram, right)
+        one = _quadratic._solve(gram, right[:, 0])
+    np.testing.assert_allclose(found, shortest, atol=1e-9)
+    np.testing.assert_allclose(one, shortest[:, 0], atol=1e-9)
+    # Others have none of this, whatever else they lack.
+    gram[0] = gram[:, 0] = 0
+    found = _quadratic._solve(gram, gram @ right)
+    np.testing.assert_allclose(gram @ found, gram @ right, atol=1e-9)
+    assert not found[0].any()
+    gram[1] = gram[:, 1] = 0
+    gram[1, 1] = 1
+    found = _quadratic._solve(gram, gram @ right)
+    np.testing.assert_allclose(gram @ found, gram @ right, atol=1e-9)
+
+
 def test_weights_of_penalties_are_scales_of_columns():
     X, y = make_rows(60, 30)
     factors = np.geomspace(1e-3, 1e3, 30)

@@ -36,6 +36,9 @@ _MOST_NEW = 100
 _SHARE_NEW = 0.5
 _RIDGE = 1e-12  # of the largest diagonal element, for columns that depend on others
 _LARGER_RIDGE = 1e-7
+# Free coefficients, from which a singular system takes long: those of as many classes,
+# whose intercepts may all be shifted alike.
+_MANY_FREE = 256
 # One thread at a time changes the warning filters of the process.
 _FILTERS = threading.Lock()
 
@@ -206,14 +209,30 @@ def _eliminate(
 
 def _solve(gram: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Solution of a linear system; the shortest one if there are several."""
+    found = _solve_definite(gram, right)
+    if found is None and len(gram) > _MANY_FREE:
+        found = _solve_but_for_shift(gram, right)
+    return np.linalg.lstsq(gram, right, rcond=1e-12)[0] if found is None else found
+
+
+def _solve_definite(gram: np.ndarray, right: np.ndarray) -> np.ndarray | None:
+    """Solution of a linear system with a positive definite matrix; None for others."""
     try:
         factor = cho_factor(gram)
-        diagonal = np.diag(factor[0])
-        if diagonal.min() > 1e-6 * diagonal.max():
-            return cho_solve(factor, right)
     except np.linalg.LinAlgError:
-        pass
-    return np.linalg.lstsq(gram, right, rcond=1e-12)[0]
+        return None
+    diagonal = np.diag(factor[0])
+    is_definite = diagonal.min() > 1e-6 * diagonal.max()
+    return np.asarray(cho_solve(factor, right)) if is_definite else None
+
+
+def _solve_but_for_shift(gram: np.ndarray, right: np.ndarray) -> np.ndarray | None:
+    """The shortest solution where only a number added to all of it changes nothing."""
+    size = np.diag(gram).mean()
+    if np.abs(gram.sum(axis=1)).max() > _ROUNDING * size:
+        return None
+    found = _solve_definite(gram + size / len(gram), right)
+    return None if found is None else found - found.mean(axis=0)
 
 
 def _minimize_even(even: _Even, start: np.ndarray, gap: float) -> np.ndarray:
