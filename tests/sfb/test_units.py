@@ -1,11 +1,14 @@
 """Units of coefficients, and what steps in those of uncorrelated features bring."""
 
+import dask
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.datasets import load_digits
 
 from dask_ma import SFBLogisticRegression
-from dask_ma.sfb.logistic import _refine
+from dask_ma.sfb.logistic import _refine, _units
+from dask_ma.sfb.logistic._curvature import Curvature
 from dask_ma.sfb.logistic._units import UncorrelatedUnits, Units
 
 RNG = np.random.default_rng(0)
@@ -125,3 +128,68 @@ def test_features_that_depend_on_each_other(rank):
     values = RNG.normal(size=(N_FEATURES, N_OUTPUTS))
     there = units.point_of(values, None)
     np.testing.assert_allclose(units.values_of(there)[0], values, atol=1e-6)
+
+
+@pytest.mark.parametrize("curvature", [1e-5, 0.0])
+def test_units_follow_the_second_derivatives(curvature):
+    """Where these are a small share of the second moments, and where they vanish."""
+    units = make_units(UncorrelatedUnits, has_intercept=True)
+    before, scale = units.state_dict(), units.scales[-1]
+    assert not units.meet(0.1)
+    assert units.state_dict() == before
+    assert units.meet(curvature)
+    assert not units.meet(2 * curvature)
+    share = max(curvature, 1e-12)
+    system = share * ROWS.T @ ROWS / len(ROWS) + L2 * np.eye(N_FEATURES)
+    points = RNG.normal(size=(len(units.scales), 2))
+    first, second = (units.values_of(point)[0] for point in points.T)
+    n_values = first.size
+    expected = points[:n_values, 0] @ points[:n_values, 1]
+    assert (first * (system @ second)).sum() == pytest.approx(expected, rel=1e-2)
+    np.testing.assert_allclose(units.scales[-1] / scale, np.sqrt(share / 0.2))
+    other = make_units(UncorrelatedUnits, has_intercept=True)
+    other.load_state_dict(units.state_dict())
+    for found, same in zip(
+        units.values_of(points[:, 0]), other.values_of(points[:, 0]), strict=True
+    ):
+        np.testing.assert_array_equal(found, same)
+
+
+@pytest.fixture(scope="module")
+def images():
+    """Raw pixels, and more of their kind: classes can be told apart."""
+    X, y = load_digits(return_X_y=True)
+    return np.hstack([X, X**2 / 16])[:500] * 16, y[:500]
+
+
+@pytest.mark.each
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_classes_that_can_be_told_apart(images, monkeypatch, n_ranks):
+    """A tenth of the products, as the penalty is no small part of a wrong sum."""
+    n_products, original = [], Curvature.product
+
+    def product(self, *direction):
+        n_products.append(self._group.rank)
+        return original(self, *direction)
+
+    monkeypatch.setattr(Curvature, "product", product)
+    params = {"random_state": 0, "n_ranks": n_ranks}
+    found = SFBLogisticRegression(**params).fit(*images)
+    assert found.dual_gap_ <= 1e-3 * found.history_[-1]["objective"]
+    n_now = len(n_products)
+    monkeypatch.setattr(_units, "_OTHER", np.inf)
+    SFBLogisticRegression(**params).fit(*images)
+    assert 0 < n_now < (len(n_products) - n_now) / 5
+
+
+def test_a_resumed_fit_has_the_same_units(images, interrupted, tmp_path):
+    def fit():
+        return SFBLogisticRegression(random_state=0, n_ranks=2).fit(*images)
+
+    whole = fit()
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        with interrupted(whole.n_iter_ - 2):
+            fit()
+        resumed = fit()
+    assert resumed.n_iter_ == whole.n_iter_
+    np.testing.assert_array_equal(resumed.coef_, whole.coef_)

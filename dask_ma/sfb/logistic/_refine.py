@@ -30,6 +30,7 @@ from dask_ma.kernels import (
     penalty_of,
 )
 from dask_ma.sfb.logistic._face import Face, Step, shorter
+from dask_ma.sfb.logistic._memory_state import fill_memory, memory_state
 from dask_ma.sfb.logistic._objective import Evaluation, Objective
 from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._room import Room, count_pairs
@@ -125,6 +126,7 @@ class Refinement:
         has_intercept = matrix.intercept is not None
         with log.computing():
             self._units = self._make_units(penalty, totals)
+            self._units.load_state_dict(kept or {})
         self._scales, self._l2 = self._units.scales, self._units.l2
         self._l1 = penalty.l1 / self._scales
         self._l1[n_features * n_outputs :] = 0
@@ -137,8 +139,7 @@ class Refinement:
         self._outputs = np.tile(np.arange(n_outputs), n_features + has_intercept)
         self._n_rows = objective.n_rows
         self._memory = CompactMemory(count_pairs(len(self._scales)))
-        for step, change in zip(*_pairs(kept), strict=True):
-            self._memory.add(step, change)
+        fill_memory(self._memory, kept)
         shape = n_outputs, n_features
         self._has_blocks = room.blocks and has_blocks(penalty, totals, shape)
         self._newton: np.ndarray | None = None  # step, on rank 0
@@ -171,12 +172,8 @@ class Refinement:
 
     def state_dict(self) -> dict[str, Any]:
         """What this rank needs to go on from here."""
-        memory, trial, kept = self._memory, self._trial, {}
-        # Each by itself: they are never changed, and need not be copied.
-        for number, (step, change) in enumerate(
-            zip(memory.steps, memory.changes, strict=True)
-        ):
-            kept[f"step_{number}"], kept[f"change_{number}"] = step, change
+        trial, kept = self._trial, memory_state(self._memory)
+        kept.update(self._units.state_dict())
         if self._place is not None and trial is not self._matrix:  # on rank 0
             kept["values"] = trial.whole().copy()
             if trial.intercept is not None:
@@ -317,6 +314,9 @@ class Refinement:
         """About Newton's step, on rank 0, by conjugate gradients; a collective call."""
         solver = None
         if self._place is not None:
+            if self._units.meet(self.now.curvature):
+                self._place = self._found(self.now)
+                assert self._place is not None
             point, gradient = self._place
             gradient = gradient + self._l2 * point  # what units have not in them
             curvature = None if self._is_uncorrelated else self.now.curvature
@@ -486,14 +486,3 @@ def has_blocks(penalty: Penalty, totals: Totals, shape: tuple[int, int]) -> bool
     n_outputs, n_features = shape
     is_small = n_outputs * n_features**2 <= _MOST_IN_BLOCKS
     return penalty.l1 > 0 and not totals.is_sparse and is_small
-
-
-def _pairs(kept: dict[str, Any] | None) -> tuple[Any, Any]:
-    """Pairs of the memory that were kept."""
-    kept = kept or {}
-    n_pairs = sum(name.startswith("step_") for name in kept)
-    steps, changes = (
-        [kept[f"{name}_{number}"] for number in range(n_pairs)]
-        for name in ("step", "change")
-    )
-    return steps, changes

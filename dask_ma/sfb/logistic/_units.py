@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 from scipy import linalg
 
-# Share of the second derivatives that a loss has at most: that of a fit that does well.
-_CURVATURE = 0.2
+# Share of the second moments that second derivatives are taken for to begin with: that
+# of a fit that has not come far. By how many times they are another one before units
+# are made anew, and the least one, as where rounding has left no rows in doubt.
+_CURVATURE, _OTHER, _LEAST = 0.2, 4.0, 1e-12
+_HALF = 0.5  # unit of an intercept, whose feature is 1 throughout
 _JITTER = 1e-7  # of the mean second derivative
 
 
@@ -39,8 +42,19 @@ class Units:
         self._n_values = len(scales) * n_outputs
         n_intercepts = n_outputs * has_intercept
         repeated = np.repeat(scales, n_outputs)
-        self.scales = np.append(repeated, np.full(n_intercepts, 0.5))
+        self.scales = np.append(repeated, np.full(n_intercepts, _HALF))
         self.l2 = np.append(l2 / repeated**2, np.zeros(n_intercepts))
+
+    def meet(self, curvature: float) -> bool:
+        """Become right for a mean second derivative; return whether points change."""
+        return False
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """What they have become, for others to become the same."""
+        return {}
+
+    def load_state_dict(self, kept: dict[str, Any]) -> None:
+        """Become what others were."""
 
     def point_of(self, values: np.ndarray, intercept: np.ndarray | None) -> np.ndarray:
         """A point from coefficients of shape (n_features, n_outputs)."""
@@ -83,8 +97,10 @@ class UncorrelatedUnits(Units):
 
     Second derivatives by the coefficients of an output are about a share of the second
     moments of the features, plus those of the penalty. Where that is a multiple of the
-    identity, few steps are enough however much features are alike. Penalties are in the
-    gradient, since they are no sum over variables any more.
+    identity, few steps are enough however much features are alike. The share becomes
+    less by orders of magnitude where classes can be told apart, and units follow it:
+    else the penalty would be far too small a part. Penalties are in the gradient, since
+    they are no sum over variables any more.
 
     Parameters
     ----------
@@ -106,10 +122,31 @@ class UncorrelatedUnits(Units):
         super().__init__(scales, n_outputs, l2, has_intercept=has_intercept)
         self._penalty = l2
         self.l2 = np.zeros_like(self.l2)
+        self._ridge = l2 / scales**2
+        self._moments: np.ndarray | None = None
         if moments is not None:
-            system = _CURVATURE * moments / scales / scales[:, np.newaxis]
-            system[np.diag_indices_from(system)] += l2 / scales**2
-            self._factor = _factor_of(system)
+            self._moments = moments / scales / scales[:, np.newaxis]
+            self._take(_CURVATURE)
+
+    def meet(self, curvature: float) -> bool:
+        """Become right for a mean second derivative; return whether points change."""
+        share = max(curvature, _LEAST)
+        if (
+            self._moments is None
+            or self._share / _OTHER <= share <= _OTHER * self._share
+        ):
+            return False
+        self._take(share)
+        return True
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """What they have become, for others to become the same."""
+        return {} if self._moments is None else {"share": np.array(self._share)}
+
+    def load_state_dict(self, kept: dict[str, Any]) -> None:
+        """Become what others were."""
+        if self._moments is not None and "share" in kept:
+            self._take(float(kept["share"]))
 
     def point_of(self, values: np.ndarray, intercept: np.ndarray | None) -> np.ndarray:
         """A point from coefficients of shape (n_features, n_outputs)."""
@@ -133,6 +170,16 @@ class UncorrelatedUnits(Units):
         part = self._part(found)
         part[...] = linalg.solve_triangular(self._factor, part, lower=True)
         return found
+
+    def _take(self, share: float) -> None:
+        """Have second derivatives be a share of the second moments."""
+        assert self._moments is not None
+        self._share = share
+        system = share * self._moments
+        system[np.diag_indices_from(system)] += self._ridge
+        self._factor = _factor_of(system)
+        # Intercepts are to have the second derivatives that coefficients have.
+        self.scales[self._n_values :] = _HALF * np.sqrt(share / _CURVATURE)
 
     def _part(self, point: np.ndarray) -> np.ndarray:
         """A view of what a point has for features, of shape (n_features, n_outputs)."""
