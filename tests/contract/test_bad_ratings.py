@@ -138,6 +138,22 @@ def test_what_are_no_pairs(X, y, message):
         model().fit(X, y)
 
 
+@pytest.mark.parametrize(
+    "kind", [sparse.csr_array, sparse.csr_matrix, sparse.coo_array]
+)
+def test_a_matrix_is_not_predicted(kind):
+    """Its pairs are, as the message says."""
+    matrix = sparse.coo_array((RATINGS, PAIRS.T))
+    fitted = model().fit(matrix)
+    X = kind(matrix)
+    with pytest.raises(ValueError, match="sparse matrix .* expected pairs") as error:
+        fitted.predict(X)
+    assert "np.column_stack(X.nonzero())" in str(error.value)
+    expected = fitted.predict(np.column_stack(matrix.tocsr().nonzero()))
+    found = fitted.predict(np.column_stack(X.nonzero()))
+    np.testing.assert_array_equal(np.sort(found), np.sort(expected))
+
+
 def test_a_failed_fit_leaves_the_model_of_before():
     found = model().fit(PAIRS, RATINGS)
     before = found.predict(PAIRS)

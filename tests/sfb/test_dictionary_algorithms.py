@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.decomposition import sparse_encode
 from sklearn.exceptions import ConvergenceWarning
 
@@ -263,6 +264,17 @@ def test_transform_as_in_the_fit(algorithm):
         values.append(objectives(X, learner.components_, codes, 0.3))
     for each in values[1:]:
         assert (abs(each - values[0]) <= 1.1e-4 * (X**2).sum(axis=1)).all()
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [("lasso_cd", "cd"), ("lasso_lars", "lars")]
+)
+def test_transform_by_the_names_of_scikit_learn(theirs, ours):
+    X = signals()
+    learner = model(transform_max_iter=200).fit(X)
+    codes = learner.set_params(transform_algorithm=ours).transform(X)
+    learner = clone(learner).set_params(transform_algorithm=theirs).fit(X)
+    np.testing.assert_array_equal(learner.transform(X), codes)
 
 
 def test_too_few_sweeps_are_told():

@@ -192,6 +192,11 @@ def pairs_of(X: Any) -> tuple[np.ndarray, np.ndarray]:
     ValueError
         If there are not two columns.
     """
+    if hasattr(X, "tocsr") or hasattr(X, "coords"):
+        raise ValueError(
+            "X is a sparse matrix of users x items, expected pairs of user and item; "
+            "np.column_stack(X.nonzero()) has those of its ratings"
+        )
     if hasattr(X, "iloc"):
         n_columns = X.shape[1] if X.ndim == 2 else 1
         if n_columns == 2:

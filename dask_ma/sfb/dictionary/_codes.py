@@ -35,6 +35,8 @@ ALGORITHMS: dict[str, type[CodeBlock]] = {
     "cd": CyclicDescent,
     "lars": Lars,
 }
+#: What scikit-learn calls some of them where rows are transformed.
+SYNONYMS = {"lasso_cd": "cd", "lasso_lars": "lars"}
 
 
 class Codes(NamedTuple):

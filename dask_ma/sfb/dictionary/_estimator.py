@@ -17,7 +17,7 @@ from dask_ma._sklearn import Interval, StrOptions, fit_context
 from dask_ma.data import CAST_LATER, InputInfo, InputSize
 from dask_ma.engine import quickest_of
 from dask_ma.sfb.dictionary._agent import train
-from dask_ma.sfb.dictionary._codes import ALGORITHMS
+from dask_ma.sfb.dictionary._codes import ALGORITHMS, SYNONYMS
 from dask_ma.sfb.dictionary._cost import seconds_shared
 from dask_ma.sfb.dictionary._fitted import FittedDictionary
 from dask_ma.sfb.dictionary._params import (
@@ -92,10 +92,11 @@ class SFBDictionaryLearning(FittedDictionary):
         half as large, whatever the weights of rows. These are looked at with up to 256
         features, no more atoms than features, two rows or more for each feature,
         atoms of any sign, and `communication` other than "outputs".
-    transform_algorithm : {"greedy_cd", "fista", "cd", "lars", "omp", "threshold"} or \
-            None, default=None
-        How :meth:`transform` finds codes; None is as in the fit. The first four give
-        the same, but for the duality gap that is left. "omp": least squares on a few
+    transform_algorithm : {"greedy_cd", "fista", "cd", "lasso_cd", "lars", \
+            "lasso_lars", "omp", "threshold"} or None, default=None
+        How :meth:`transform` finds codes; None is as in the fit. All but the last two
+        give the same, but for the duality gap that is left; "lasso_cd" and "lasso_lars"
+        are scikit-learn's names of "cd" and "lars". "omp": least squares on a few
         atoms, chosen one by one. "threshold": products of rows and atoms, less
         `transform_alpha`.
     transform_alpha : float or None, default=None
@@ -222,7 +223,10 @@ class SFBDictionaryLearning(FittedDictionary):
         "positive_dict": ["boolean"],
         "resample_unused": ["boolean"],
         "dict_init": ["array-like", None],
-        "transform_algorithm": [StrOptions({*ALGORITHMS, *OTHER_CODES}), None],
+        "transform_algorithm": [
+            StrOptions({*ALGORITHMS, *SYNONYMS, *OTHER_CODES}),
+            None,
+        ],
         "transform_alpha": [_ABOVE_0, None],
         "transform_n_nonzero_coefs": [_FROM_1, None],
         "transform_max_iter": [_FROM_1],

@@ -18,7 +18,7 @@ from dask_ma.data import (
     refuse_unfinished,
 )
 from dask_ma.sfb.dictionary._block import Accuracy
-from dask_ma.sfb.dictionary._codes import lasso_codes
+from dask_ma.sfb.dictionary._codes import SYNONYMS, lasso_codes
 from dask_ma.sfb.dictionary._pursuit import pursued_codes, threshold_codes
 
 _STEP, _GAP = 1e-3, 1e-4
@@ -159,12 +159,13 @@ class FittedDictionary(DistributedTransformerMixin, DistributedEstimator):
         """
         check_is_fitted(self)
         alpha = self.alpha if self.transform_alpha is None else self.transform_alpha
+        algorithm: str = self.transform_algorithm or self.fit_algorithm
         model = DictionaryModel(
             self.components_,
             float(alpha),
             self.positive_code,
             self.split_sign,
-            self.transform_algorithm or self.fit_algorithm,
+            SYNONYMS.get(algorithm, algorithm),
             self.transform_max_iter,
             self._n_nonzero,
         )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dask_ma._settings import Inactive, unless
-from dask_ma.sfb.dictionary._codes import ALGORITHMS
+from dask_ma.sfb.dictionary._codes import ALGORITHMS, SYNONYMS
 
 MOST_OF_BATCH = 256  # rows
 _LEAST_OF_BATCH, _BATCHES = 32, 20  # rows of the smallest one, batches of a pass
@@ -101,12 +101,12 @@ INACTIVE: tuple[Inactive, ...] = (
     ),
     Inactive(
         ("transform_alpha",),
-        unless("transform_algorithm", None, *ALGORITHMS, "threshold"),
+        unless("transform_algorithm", None, *ALGORITHMS, *SYNONYMS, "threshold"),
         "name another transform_algorithm",
     ),
     Inactive(
         ("transform_max_iter",),
-        unless("transform_algorithm", None, *ALGORITHMS),
+        unless("transform_algorithm", None, *ALGORITHMS, *SYNONYMS),
         "name another transform_algorithm",
     ),
     Inactive(
