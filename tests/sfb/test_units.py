@@ -193,3 +193,19 @@ def test_a_resumed_fit_has_the_same_units(images, interrupted, tmp_path):
         resumed = fit()
     assert resumed.n_iter_ == whole.n_iter_
     np.testing.assert_array_equal(resumed.coef_, whole.coef_)
+
+
+@pytest.mark.each
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("class_weight", [None, "balanced"])
+def test_a_column_that_is_the_same_in_all_rows(images, class_weight, kind, n_ranks):
+    """What rounding leaves of it, less its mean, is no unit."""
+    X, y = images
+    X = (X / 16).astype(kind)
+    params = {"class_weight": class_weight, "n_ranks": n_ranks, "random_state": 0}
+    expected = SFBLogisticRegression(**params).fit(X, y).history_[-1]["objective"]
+    for value in (0.1, 7.3):
+        rows = np.hstack([X, np.full((len(X), 1), value, dtype=kind)])
+        found = SFBLogisticRegression(**params).fit(rows, y)
+        assert found.history_[-1]["objective"] == pytest.approx(expected, rel=2e-3)

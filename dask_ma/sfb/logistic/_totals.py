@@ -16,6 +16,8 @@ from dask_ma.sfb.logistic._class_sums import (
 from dask_ma.sfb.model._rows import row_batches
 from dask_ma.supervised import Problem
 
+_ROUNDED = 4.0  # times the error of a mean that is to be expected, and its rounding
+
 
 class Totals(NamedTuple):
     """Sums over the rows of all ranks.
@@ -136,6 +138,8 @@ def add_up(
         squares += _column_squares(X, batch.sample_weight)
     found = allreduce(group, [counts, squares, np.array(square)])
     scales = np.sqrt(found[1] / problem.total_rows)
+    if centre is not None:
+        scales[scales <= _rounding(centre, problem.total_rows)] = 0.0
     scales[scales == 0] = 1.0
     sums = None
     if with_class_sums:
@@ -154,6 +158,16 @@ def _mean(problem: Problem, group: Group) -> np.ndarray:
             total += block.sample_weight.astype(np.float64) @ block.X
     mean = allreduce(group, total) / problem.total_rows
     return np.asarray(mean, dtype=problem.dtype)
+
+
+def _rounding(centre: np.ndarray, n_rows: float) -> np.ndarray:
+    """What rounding leaves of the columns that are the same in all rows, at most.
+
+    Such a column is no feature. In units of what is left of it, it would outweigh all.
+    """
+    summed = np.sqrt(n_rows) * np.finfo(np.float64).eps
+    share = _ROUNDED * max(float(np.finfo(centre.dtype).eps), summed)
+    return np.asarray(share * np.abs(centre))
 
 
 def _column_squares(X: Any, weight: np.ndarray | None) -> np.ndarray:
