@@ -102,7 +102,7 @@ def test_steps_among_points_of_the_same_signs_save_others(monkeypatch, n_ranks):
         fit(max_iter=2 * model.n_iter_, **params)
 
 
-@pytest.mark.each
+@pytest.mark.pairs
 @pytest.mark.usefixtures("many")
 @pytest.mark.parametrize("penalty", ["l1", "elasticnet"])
 @pytest.mark.parametrize("n_classes", [2, 3])
