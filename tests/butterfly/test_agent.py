@@ -65,7 +65,7 @@ def test_ranks_and_mixings(binary, simulation, n_ranks, mixing):
     check(simulation, *binary, n_ranks, mixing=mixing)
 
 
-@pytest.mark.each(2)
+@pytest.mark.pairs
 @pytest.mark.parametrize("mixing_period", [2, 3, 7, 100])
 @pytest.mark.parametrize("mixing", ["butterfly", "allreduce", "periodic"])
 @pytest.mark.parametrize("n_ranks", [2, 3, 4])
@@ -148,7 +148,7 @@ def test_regression(binary, weights, simulation, n_ranks, loss, container):
     np.testing.assert_allclose(ours.intercept_, intercept, rtol=1e-9)
 
 
-@pytest.mark.each(2)
+@pytest.mark.pairs
 @pytest.mark.parametrize("average", [False, True, 200])
 @pytest.mark.parametrize("eta0", [0.3, 300.0])
 @pytest.mark.parametrize("n_ranks", [1, 3, 4])
@@ -222,7 +222,7 @@ def test_other_parameters(binary, simulation, n_ranks, params):
     check(simulation, *binary, n_ranks, **params)
 
 
-@pytest.mark.each(2)
+@pytest.mark.pairs
 @pytest.mark.parametrize("n_rows", [9, 10, 119])
 @pytest.mark.parametrize("n_ranks", [3, 8])
 @pytest.mark.parametrize("mixing", MIXINGS)

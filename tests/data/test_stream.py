@@ -173,7 +173,7 @@ def test_bits_of_files_are_those_of_rows_in_memory(
         np.testing.assert_array_equal(fitted(make, X, y), found)
 
 
-@pytest.mark.each
+@pytest.mark.pairs
 @pytest.mark.parametrize("kind", ["array", "csr"])
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize(

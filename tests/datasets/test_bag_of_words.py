@@ -79,7 +79,7 @@ def check_blocks(X, counts):
         first += n_rows
 
 
-@pytest.mark.each
+@pytest.mark.pairs
 @pytest.mark.usefixtures("piece")
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 @pytest.mark.parametrize("blocksize", BLOCKSIZES)

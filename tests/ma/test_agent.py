@@ -94,7 +94,7 @@ def assert_same(ours, coef, intercept, dtype):
     np.testing.assert_allclose(ours.intercept_, intercept, **close)
 
 
-@pytest.mark.each(2)
+@pytest.mark.pairs
 @pytest.mark.parametrize("container", sorted(CONTAINERS))
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("penalty", PENALTIES)

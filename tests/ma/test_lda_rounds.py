@@ -183,7 +183,7 @@ def averaged(request, monkeypatch):
     monkeypatch.setattr("dask_ma.ma.lda._rounds._MOST_WORDS", request.param)
 
 
-@pytest.mark.each(2)
+@pytest.mark.pairs
 @pytest.mark.parametrize("mixing", ["allreduce", "butterfly"])
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ ETAS = {
 }
 
 
-@pytest.mark.each(2)
+@pytest.mark.pairs
 @pytest.mark.parametrize("eta", ETAS.values(), ids=ETAS)
 @pytest.mark.parametrize("learning_decay", [0.0, 0.51, 1.0])
 @pytest.mark.usefixtures("averaged")

@@ -35,7 +35,7 @@ def distances(model, other, X):
     )
 
 
-@pytest.mark.each
+@pytest.mark.pairs
 @pytest.mark.parametrize("kind", ["dense", "csr_array"])
 @pytest.mark.parametrize("params", SETTINGS, ids=str)
 @every_target

@@ -199,7 +199,7 @@ def test_a_constant_target(wide, n_ranks, layout, value):
     np.testing.assert_allclose(chosen.predict(X), value, rtol=1e-6, atol=1e-12)
 
 
-@pytest.mark.each
+@pytest.mark.pairs
 @every_layout
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("fit_intercept", [False, True])

@@ -143,7 +143,7 @@ def test_values_out_of_range(cls, name, value, wide):
 # -- Schedules -----------------------------------------------------------------------
 
 
-@pytest.mark.each(2)
+@pytest.mark.pairs
 @pytest.mark.parametrize(
     "schedule",
     [

@@ -124,7 +124,7 @@ def check(name, alpha, penalty, layout="mixed", n_ranks=1, **params):
     return model
 
 
-@pytest.mark.each(2)
+@pytest.mark.pairs
 @pytest.mark.parametrize("layout", ["mixed", "sorted", "20 blocks"])
 @pytest.mark.parametrize("n_ranks", [1, 8])
 @pytest.mark.parametrize("penalty", ["l2", "l1", "elasticnet"])

@@ -213,7 +213,7 @@ def test_a_loss_without_slope(n_ranks):
     assert found - least - 1e-6 <= last["dual_gap"] < 2e-3 * least
 
 
-@pytest.mark.each
+@pytest.mark.pairs
 @pytest.mark.parametrize("communication", ["factors", Exchange("factors", staleness=1)])
 @pytest.mark.parametrize("is_columnwise", [True, False])
 @every_size

@@ -173,7 +173,7 @@ def test_the_bound_is_met_at_the_minimum(
             assert -gap <= own.bound - best.fun <= 1e-9
 
 
-@pytest.mark.each
+@pytest.mark.pairs
 @pytest.mark.parametrize("penalty", ["l1", "elasticnet", "trace"])
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_the_bound_is_below_all_values(run_ranks, make_shards, data, n_ranks, penalty):
