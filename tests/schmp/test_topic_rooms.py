@@ -87,7 +87,7 @@ def test_the_same_bits_as_in_memory(
 def peak_of_a_fit(sampler, counts):
     """Bytes traced, the least of some fits: what else the process does only adds."""
     peaks = []
-    for _ in range(2):
+    for _ in range(4):
         gc.collect()  # what is garbage now is not to go within a fit, or to stay
         # Stages, of which there are few here, go over tokens again and again.
         model = SchMPLDA(3, sampler=sampler, max_iter=1, n_ranks=1, init="random")
