@@ -259,7 +259,6 @@ def test_messages_do_not_have_the_indices_of_the_input(monkeypatch, average):
     np.testing.assert_array_equal(models[0].coef_, models[1].coef_)
 
 
-@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [2, 4])
 @pytest.mark.parametrize("mixing", ["butterfly", "allreduce", "periodic"])
 def test_ends_of_passes_follow_the_batches(monkeypatch, mixing, n_ranks):

@@ -155,7 +155,6 @@ def sum_by_pairs(values):
     return core[0]
 
 
-@pytest.mark.each(2)
 @pytest.mark.parametrize("per_node", [None, 1, 2, 3])
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6, 7, 8, 9])
 def test_allreduce_sums(run_ranks, size, per_node):

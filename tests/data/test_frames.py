@@ -153,7 +153,7 @@ def check_rows(shards, with_weights):
     return sum(len(block.X) for block in blocks)
 
 
-@pytest.mark.each
+@pytest.mark.each(2)
 @pytest.mark.parametrize("case", sorted(CASES))
 def test_rows_belong_together(files, case):
     data = CASES[case](files)

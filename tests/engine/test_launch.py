@@ -112,7 +112,6 @@ def test_a_large_model_to_start_from_passes_the_scheduler_once(where, monkeypatc
         sent.clear()
 
 
-@pytest.mark.each
 @pytest.mark.parametrize("kind", ["inproc", "process"])
 @pytest.mark.parametrize("n_ranks", [2, 5, 11])
 def test_ranks_tell_each_other_where_they_are(request, monkeypatch, kind, n_ranks):

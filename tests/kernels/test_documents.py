@@ -147,7 +147,6 @@ def assert_same(got, expected, prior, rtol=1e-7):
     assert got.n_iter == expected.n_iter
 
 
-@pytest.mark.each(2)
 @every_corpus
 @every_prior
 def test_slow_reference(prior, corpus):
@@ -208,7 +207,6 @@ def test_defaults():
     assert (got.gamma != exact["gamma"]).any()  # the threshold has an effect
 
 
-@pytest.mark.each
 @every_corpus
 @pytest.mark.parametrize("prior", ["usual", "small", "large"])
 def test_single_precision(prior, corpus):
@@ -355,7 +353,6 @@ def slow_bounds(X, gammas, expected_logs, prior):
     return bounds
 
 
-@pytest.mark.each
 @every_corpus
 @every_prior
 def test_bounds_by_hand(prior, corpus):

@@ -53,7 +53,6 @@ def counted(documents, words, topics, n_topics, beta=0.3):
     return sampler, TopicCounts(topics, *of, totals, sums)
 
 
-@pytest.mark.each
 @pytest.mark.parametrize("n_topics", [1, 3, 8, 100, 130, 300])
 @pytest.mark.parametrize("count", [1, 2])
 def test_tokens_are_drawn_from_the_distribution_given_all_others(n_topics, count):

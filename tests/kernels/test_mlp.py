@@ -70,7 +70,7 @@ def slow_loss(layout, vector, X, y, weight, alpha):
     return (weight @ losses + alpha / 2 * squares) / weight.sum()
 
 
-@pytest.mark.each
+@pytest.mark.pairs
 @every_activation
 @every_loss
 @pytest.mark.parametrize("weighted", [False, True])

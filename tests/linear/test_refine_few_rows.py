@@ -166,7 +166,7 @@ def far_sparse(column):
     return sparse.hstack([X, own], format="csr"), y
 
 
-@pytest.mark.each
+@pytest.mark.pairs
 @pytest.mark.parametrize("n_ranks", [1, 2])
 @pytest.mark.parametrize("loss", MARGINS)
 @pytest.mark.parametrize("column", ["times", "ids"])

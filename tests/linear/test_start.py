@@ -111,7 +111,7 @@ def test_ordinary_targets_are_fitted_from_zero(cls, params):
     np.testing.assert_array_equal(own, model.fit(X, y, intercept_init=[0.0]).coef_)
 
 
-@pytest.mark.each
+@pytest.mark.pairs
 @pytest.mark.parametrize("n_ranks", [1, 2])
 @pytest.mark.parametrize("loss", ["huber", "squared_error", "epsilon_insensitive"])
 @pytest.mark.parametrize("value", [3.0, 1e5 + 0.1])

@@ -96,7 +96,6 @@ CASES = {
 every_case = pytest.mark.parametrize("case", sorted(CASES))
 
 
-@pytest.mark.each
 @every_case
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])
 def test_wrong_counts(case, method):

@@ -228,7 +228,6 @@ def test_a_document_does_not_depend_on_its_neighbours(X, model):
 CHUNKS = (20, 0, 23, 5)
 
 
-@pytest.mark.each
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("normalize", [True, False])
 def test_lazy_transform(X, dtype, normalize, monkeypatch):

@@ -236,7 +236,6 @@ def test_lines(place, X, capsys, verbose, mixing):
     assert f"objective {model.history_[-1]['objective']:.6f}" in lines[-1]
 
 
-@pytest.mark.each
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("learning_method", ["online", "batch"])
 def test_bar(X, monkeypatch, lazy, learning_method):

@@ -54,7 +54,7 @@ def slow_optimum(X, y, objective, model):
 # The optimum --------------------------------------------------------------------------
 
 
-@pytest.mark.each(2)
+@pytest.mark.pairs
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("start", [FROM_ZERO, HYBRID], ids=["zero", "hybrid"])
 @pytest.mark.parametrize("alpha", [1e-3, 0.1])
@@ -80,7 +80,6 @@ def test_ridge(regression):
     np.testing.assert_allclose(ours.intercept_, theirs.intercept_, rtol=1e-5)
 
 
-@pytest.mark.each
 @pytest.mark.parametrize("loss", SMOOTH)
 @pytest.mark.parametrize("penalty", ["l2", None])
 def test_no_classifier_is_better(binary, objective, loss, penalty):

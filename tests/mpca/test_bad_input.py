@@ -219,7 +219,6 @@ def rows_with(value):
     return X
 
 
-@pytest.mark.each
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
 @pytest.mark.parametrize("built_in", [True, False], ids=["built-in", "module"])
 def test_lazy_rows_that_are_not_finite_are_not_predicted(value, built_in):

@@ -35,7 +35,7 @@ def fit_theirs(data, weight=None, **params):
     return model
 
 
-@pytest.mark.each(2)
+@pytest.mark.pairs
 @pytest.mark.parametrize("solver", ["adam", "sgd"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("container", [np.asarray, sparse.csr_array])

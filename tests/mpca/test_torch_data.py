@@ -67,7 +67,6 @@ class Seeing(nn.Module):
         return self.layer(X.float())
 
 
-@pytest.mark.each
 @pytest.mark.parametrize(
     ("dtype", "expected"),
     [

@@ -210,7 +210,6 @@ def test_a_bag_of_nothing_is_refused(rows):
 # Integers -----------------------------------------------------------------------------
 
 
-@pytest.mark.each
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
 def test_predictions_take_the_type_of_the_rows_of_the_fit(rows, dtype, lazy):

@@ -61,7 +61,6 @@ def test_a_small_cross_validation(alphas, cv, inproc_client, configured):
     assert set(model.timeline_["rank"].tolist()) == {0}
 
 
-@pytest.mark.each
 @pytest.mark.parametrize(
     ("parameters", "n_ranks"),
     [({}, 1), ({"schedule": "cyclic"}, 4), ({"n_ranks": 3}, 3)],

@@ -125,7 +125,6 @@ def test_signs_need_a_penalty(wide, factors):
         model.fit(wide["X"], wide["number"])
 
 
-@pytest.mark.each
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("fit_intercept", [False, True])
 def test_columns_without_penalty(wide, weighted, fit_intercept):
@@ -258,7 +257,6 @@ def test_history(wide):
     assert last["n_nonzero"] <= last["working_set"] <= 90
 
 
-@pytest.mark.each
 @pytest.mark.parametrize(
     ("n_ranks", "layout"), [(1, "rows"), (3, "rows"), (1, "columns"), (2, "columns")]
 )

@@ -202,7 +202,6 @@ def test_parameters_that_do_nothing(wide, cls, params, name):
     assert not hasattr(model, "coef_")
 
 
-@pytest.mark.each
 @pytest.mark.parametrize("cls", [SchMPLasso, SchMPLogisticRegression])
 @pytest.mark.parametrize("name", ["dynamic", "priority", "random", "cyclic"])
 def test_a_name_is_an_object_with_its_defaults(wide, cls, name):

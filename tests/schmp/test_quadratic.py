@@ -132,7 +132,7 @@ def test_free_duplicates():
 
 @pytest.mark.parametrize("n", [257, 400])
 def test_intercepts_of_very_many_classes(n, monkeypatch):
-    """A number added to all of them changes nothing; their singular values take long."""
+    """A number added to all changes nothing; their singular values take long."""
     rng = np.random.default_rng(0)
     p = rng.dirichlet(np.ones(n), size=600)
     gram = np.diag(p.sum(axis=0)) - p.T @ p

@@ -345,7 +345,6 @@ def test_screening_waits_for_some_checks(many, solve, monkeypatch):
     assert never == 0 and 0 < at_once < 5 <= later
 
 
-@pytest.mark.each
 @pytest.mark.parametrize(("n_ranks", "layout"), RANKS)
 @pytest.mark.parametrize(("l1_ratio", "positive"), [(1.0, False), (0.7, True)])
 def test_columns_or_their_products(

@@ -84,7 +84,6 @@ def slow_fit(X, y, weight, alpha, n_ranks, n_passes):
     return W, b - W @ np.average(X, axis=0, weights=weight), q
 
 
-@pytest.mark.each(2)
 @pytest.mark.parametrize("communication", ["factors", "full_matrix", "server"])
 @pytest.mark.parametrize("n_ranks", [1, 2, 5])
 def test_against_sums_over_all_rows(

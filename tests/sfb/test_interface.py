@@ -219,7 +219,6 @@ def slow_pairs(pairs, labels, n_passes, learning_rate=0.01):
     return matrix
 
 
-@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 3, 5])
 @pytest.mark.parametrize("kind", KINDS)
 def test_pairs_across_ranks(kind, n_ranks):

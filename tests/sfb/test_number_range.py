@@ -59,7 +59,7 @@ class WithLoss(Regression):
         return float((matrix.product(batch.X) ** 2).sum())
 
 
-@pytest.mark.each
+@pytest.mark.pairs
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("way", WAYS, ids=str)

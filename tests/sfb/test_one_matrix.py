@@ -61,7 +61,7 @@ def peak(model, X, **options):
     return memory.peak / BYTES
 
 
-@pytest.mark.each
+@pytest.mark.each(2)
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
 @pytest.mark.parametrize("prox", [NoPenalty(), L1(1e-3), L2(0.1)], ids=repr)
 @pytest.mark.parametrize("content", ["factors", "full_matrix", "server", "auto"])
@@ -207,7 +207,6 @@ def uncollected():
     gc.enable()
 
 
-@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 4])
 @pytest.mark.parametrize(
     "make",

@@ -187,7 +187,6 @@ def slow_fit(X, y, weight, l1, l2, n_ranks, n_passes):
     return W, b - W @ np.average(X, axis=0, weights=weight), q
 
 
-@pytest.mark.each
 @pytest.mark.parametrize("communication", ["factors", "full_matrix"])
 @pytest.mark.parametrize("n_ranks", [1, 2, 5])
 def test_against_sums_over_all_rows(
