@@ -445,7 +445,7 @@ def load_images(part):
 def test_networks_of_four_ranks_learn_images(record_property):
     X, y = load_images("train")
     classifier = MPCAClassifier(
-        (192,),
+        (256, 128),
         batch_size=64,
         learning_rate_init=2e-3,
         max_iter=3,

@@ -48,7 +48,7 @@ class Intervals:
 
     def find(self, numbers: np.ndarray) -> np.ndarray:
         """Intervals of numbers."""
-        return _places(numbers, self._first, _PER_OCTAVE)[0]
+        return _places(numbers, self._first)[0]
 
     def start(self, interval: int) -> float:
         """A bound of the numbers of an interval from below."""
@@ -71,11 +71,7 @@ class Intervals:
             _CUTS, key=lambda cut: cut[1] * (n_numbers + cut[0] * len(values))
         )
         coefficients = values @ _maps(n_parts, n_terms)
-        return Polynomials(
-            coefficients.reshape(n_terms, -1),
-            self._first * n_parts,
-            _PER_OCTAVE * n_parts,
-        )
+        return Polynomials(coefficients.reshape(n_terms, -1), self._first, n_parts)
 
 
 class Polynomials(NamedTuple):
@@ -86,14 +82,14 @@ class Polynomials(NamedTuple):
     coefficients : ndarray of shape (n_terms, n_parts)
         Those of a part, by rising degree of the place from its middle.
     first : int
-        Parts from 1 to the first one, negative below 1.
-    per_octave : int
-        Parts of an octave.
+        Intervals from 1 to the first one, negative below 1.
+    n_parts : int
+        Parts of an interval.
     """
 
     coefficients: np.ndarray
     first: int
-    per_octave: int
+    n_parts: int
 
     def at(self, numbers: np.ndarray) -> np.ndarray:
         """Values at numbers, of shape (n,)."""
@@ -107,7 +103,7 @@ class Polynomials(NamedTuple):
 
     def _at(self, numbers: np.ndarray) -> np.ndarray:
         """Values at a few numbers."""
-        which, points = _places(numbers, self.first, self.per_octave)
+        which, points = _places(numbers, self.first, self.n_parts)
         # By Horner's rule. Of degree 6, powers lose no more than three digits.
         *others, values = self.coefficients.take(which, axis=1)
         for of_degree in reversed(others):
@@ -117,15 +113,18 @@ class Polynomials(NamedTuple):
 
 
 def _places(
-    numbers: np.ndarray, first: int, per_octave: int
+    numbers: np.ndarray, first: int, n_parts: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
     """Parts that numbers are in, and where they are there, from -1/2 to 1/2."""
     places: np.ndarray = np.log2(numbers, dtype=np.float64)
-    places *= per_octave
-    places -= first + 0.5
-    middles = np.rint(places)
-    places -= middles
-    return middles.astype(np.intp), places
+    places *= _PER_OCTAVE
+    places -= first
+    # Rounded down, what lies at an end is in the same interval whatever its parts.
+    places *= n_parts
+    starts = np.floor(places)
+    places -= starts
+    places -= 0.5
+    return starts.astype(np.intp), places
 
 
 def _points(n: int) -> np.ndarray:

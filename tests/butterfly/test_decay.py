@@ -46,6 +46,27 @@ def test_elements_at_the_ends_of_intervals(side):
     np.testing.assert_allclose(found, expected, rtol=1e-11)
 
 
+@pytest.mark.parametrize("n_features", [100, 1000])
+@pytest.mark.parametrize("powers", [1, 7])
+def test_rows_at_the_ends_of_intervals_begin_anew_with_them(n_features, powers):
+    """Also where many are looked up, on shorter parts of the intervals."""
+    elements = np.exp2(np.arange(n_features) % powers)
+    for total in np.geomspace(0.3, 8, 12):
+        amounts = np.full(40, total / 40)
+        bounds = 1.0, 2.0 ** (powers - 1)
+        decay = Decay(elements, bounds, n_features, np.dtype(float), 2.0, amounts)
+        left = np.ones(n_features)
+        for amount in amounts:
+            decay.advance(amount)
+            if (due := decay.due) is not None:
+                rows = decay.rows_from(due)
+                left[rows] *= decay.factors(rows)[:, 0]
+                decay.restart(due)
+        left *= decay.factors(np.arange(n_features))[:, 0]
+        shrunk = 40 * np.log1p(amounts[0] * elements)
+        np.testing.assert_allclose(np.log(left), -shrunk, rtol=1e-11)
+
+
 @pytest.mark.parametrize("n_features, is_whole", [(1000, True), (20_000, False)])
 def test_rows_are_picked_where_few_have_values(monkeypatch, n_features, is_whole):
     """At the end of a pass: no list of most rows is made, nor are they picked by it."""

@@ -36,6 +36,20 @@ def test_many_numbers_are_looked_up_by_few_coefficients():
     assert n_terms == [7, 5, 4]
 
 
+@pytest.mark.parametrize("n_parts", [n_parts for n_parts, _ in _intervals._CUTS])
+def test_numbers_at_an_end_are_in_one_interval_however_it_is_cut(n_parts):
+    """Else what begins anew in an interval would count for rows that have not."""
+    intervals = Intervals((2.0**-40, 2.0**40))
+    ends = np.exp2(np.arange(-160, 161) / 4)
+    numbers = [np.nextafter(ends[1:-1], side) for side in (0, np.inf)]
+    numbers = np.concatenate([*numbers, ends[1:-1]])
+    numbers = np.concatenate([numbers, numbers * (1 - 2e-15), numbers * (1 + 2e-15)])
+    # Of each number the interval is its value, on all parts of it.
+    count = np.repeat(np.arange(len(intervals.nodes)), n_parts)[np.newaxis]
+    at = _intervals.Polynomials(count.astype(float), intervals._first, n_parts).at
+    np.testing.assert_array_equal(at(numbers), intervals.find(numbers))
+
+
 def test_more_numbers_than_at_once_have_the_same_bits(monkeypatch):
     numbers = np.geomspace(*BOUNDS, 1000)
     polynomials = looked_up(len(numbers))
