@@ -162,7 +162,7 @@ def _mean(problem: Problem, group: Group) -> np.ndarray:
 
 def _rounding(centre: np.ndarray, n_rows: float) -> np.ndarray:
     """What rounding leaves of the columns that are the same in all rows, at most."""
-    # Such a column is no feature. In units of what is left of it, it would outweigh all.
+    # Such a column is no feature, and in units of what is left it would outweigh all.
     summed = np.sqrt(n_rows) * np.finfo(np.float64).eps
     share = _ROUNDED * max(float(np.finfo(centre.dtype).eps), summed)
     return np.asarray(share * np.abs(centre))
