@@ -167,7 +167,8 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearButterfly):
         Passes made, and rounds of the refinement.
     t_ : float
         Number of the next step: 1 plus the steps made, those of 20 passes at least
-        where Newton's method has begun after one that brought little.
+        where Newton's method, or L-BFGS for 64 classes or more, has begun after one
+        that brought little.
     eta_ : float
         What ``learning_rate="adaptive"`` has made of `eta0`, a quarter of it where `t_`
         is that of 20 passes for this reason. `partial_fit` goes on with it.

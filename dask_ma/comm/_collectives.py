@@ -240,7 +240,9 @@ def gather(group: Group, payload: Any, root: int = 0) -> list[Any] | None:
     ]
 
 
-def broadcast(group: Group, payload: Any = None, root: int = 0) -> Any:
+def broadcast(
+    group: Group, payload: Any = None, root: int = 0, *, copy: bool = True
+) -> Any:
     """Give every rank the payload of the root.
 
     Between processes the payload goes down a binomial tree, so the root sends it
@@ -254,6 +256,10 @@ def broadcast(group: Group, payload: Any = None, root: int = 0) -> Any:
         What the root gives; the other ranks' argument is not looked at.
     root : int, default=0
         Rank that gives.
+    copy : bool, default=True
+        Whether each rank gets arrays of its own. With False, those of a process have
+        the same ones, read-only but on the rank that gives or passes them on; nobody
+        may change them.
 
     Returns
     -------
@@ -270,12 +276,14 @@ def broadcast(group: Group, payload: Any = None, root: int = 0) -> Any:
         if position:
             parent = position - (1 << (position.bit_length() - 1))
             payload = group.recv(layout.delegate(root, (parent + home) % n_nodes), tag)
+            if not copy:  # else each rank of this process would make one
+                payload = map_arrays(payload, aligned)
         step = 1 << position.bit_length()
         while position + step < n_nodes:
             child = layout.delegate(root, (position + step + home) % n_nodes)
             group.push(payload, child, tag, copy=False)
             step <<= 1
-        push_to_local_peers(group, payload, tag, copy=True)
+        push_to_local_peers(group, payload, tag, copy=copy)
         group.take_back()
     else:
         payload = group.recv(layout.delegate(root, node), tag)

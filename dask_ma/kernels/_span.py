@@ -34,6 +34,7 @@ def orthonormal_basis(vectors: np.ndarray) -> np.ndarray:
     if largest == 0:
         return np.eye(len(vectors), 1)
     basis = vectors / largest
+    del vectors  # as large, and often nobody else has them
     for number in range(_MOST_PASSES):
         squares, turn = linalg.eigh(basis.T @ basis, check_finite=False)
         noise = len(squares) * np.finfo(np.float64).eps * squares[-1]

@@ -375,6 +375,22 @@ def test_broadcast_from_every_root(run_ranks, size, per_node):
         np.testing.assert_equal(result, [np.array([root, 7]) for root in range(size)])
 
 
+@pytest.mark.parametrize("root", [0, 3])
+def test_broadcast_without_copies(run_ranks, root):
+    """Ranks of a process have the same array, which is theirs to read."""
+
+    def program(group):
+        found = broadcast(group, np.arange(9) + group.rank, root, copy=False)
+        np.testing.assert_array_equal(found, np.arange(9) + root)
+        return found
+
+    found = run_ranks(program, 4, 2)
+    for process in (found[:2], found[2:]):
+        assert np.shares_memory(*process)
+        assert sum(array.flags.writeable for array in process) <= 1
+    assert not np.shares_memory(found[0], found[2])
+
+
 def test_broadcast_costs_the_root_few_messages(run_ranks):
     def program(group):
         broadcast(group, np.zeros(4) if group.rank == 0 else None)

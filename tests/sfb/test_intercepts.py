@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import special
 
+from dask_ma.data import Block, Shard
 from dask_ma.sfb.logistic import _intercepts
 from dask_ma.sfb.logistic._intercepts import settle_intercepts
 from dask_ma.sfb.logistic._objective import Objective
@@ -49,6 +50,32 @@ def on_ranks(run_ranks, make_shards, data):
         return run_ranks(agent, n_ranks)
 
     return run
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_a_column_that_is_the_same_in_many_rows(run_ranks, n_ranks, weighted):
+    """Its mean is exact enough to tell that it is no feature, however many add up."""
+    rng, n_rows = np.random.default_rng(0), 200_000
+    X, y = rng.normal(size=(n_rows, 3)), rng.integers(2, size=n_rows)
+    X[:, 1], X[:, 2] = 7.3, 0.1
+    weight = rng.uniform(0.5, 2, n_rows) if weighted else np.ones(n_rows)
+    weight *= n_rows / weight.sum()
+    data = X, y, weight
+    parts = zip(*(np.array_split(array, 4) for array in data), strict=True)
+    blocks = [Block(*part, i, 50_000 * i) for i, part in enumerate(parts)]
+
+    def agent(group):
+        shard = Shard(blocks[group.rank :: n_ranks], 3, X.dtype)
+        sizes = {"total_rows": n_rows, "total_stored": X.size, "dtype": X.dtype}
+        labels = {"classes": np.arange(2), "n_problems": 1}
+        weights = {"weight": 1.0, "total_weight": float(n_rows)}
+        problem = Problem(shard=shard, **labels, **weights, **sizes)
+        return add_up(problem, group, is_centred=True)
+
+    for totals in run_ranks(agent, n_ranks):
+        np.testing.assert_allclose(totals.centre, weight @ X / n_rows, atol=1e-11)
+        assert totals.feature_scales[1:].tolist() == [1, 1]
 
 
 def slopes_at(data, matrix, margins):

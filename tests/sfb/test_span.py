@@ -1,5 +1,7 @@
 """Fits of few long rows, in coordinates of what these span."""
 
+import tracemalloc
+
 import dask
 import dask.array as da
 import numpy as np
@@ -40,6 +42,23 @@ def spans(monkeypatch):
 def fit(X, y, alpha=1e-4, **params):
     params = {"random_state": 0, "n_ranks": 1, **params}
     return SFBLogisticRegression(alpha=alpha, **params).fit(X, y)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_memory_of_the_ranks_of_a_process(spans):
+    """One basis for all of them, and one model of all features."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(110, 40_000)), np.arange(110) % 50
+    fit(X[:, :2000], y, n_ranks=4, max_iter=1)
+    n_bytes = X.nbytes + 8 * 40_000 * 50
+    tracemalloc.start()
+    try:
+        fit(X, y, n_ranks=4, max_iter=1)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert None not in spans
+    assert peak < 2.2 * n_bytes
 
 
 @pytest.mark.pairs

@@ -488,12 +488,13 @@ class Fit(Method):
         if intercept is None:
             intercept = np.zeros(values.shape[1], dtype=values.dtype)
         intercept = self._totals.from_centred(values, intercept)
-        if self._span is not None:
+        # The model of another rank goes nowhere, and what has been put together here is
+        # nobody else's: there is no need for a copy, or for all features.
+        is_first = self.context.group.rank == 0
+        if self._span is not None and (is_first or everywhere or by_parts):
             coef = self._span.coef_of(values)
             return LinearModel(coef, np.array(intercept, dtype=coef.dtype))
-        # The model of another rank goes nowhere, and what has been put together here is
-        # nobody else's: there is no need for a copy.
-        is_first = self.context.group.rank == 0 and not self.engine.is_shared
+        is_first = is_first and not self.engine.is_shared
         is_to_copy = everywhere or by_parts or is_first
         coef = transposed_copy(values) if is_to_copy else values.T
         return LinearModel(coef, np.array(intercept))

@@ -28,6 +28,7 @@ from dask_ma.supervised import Problem
 _MOST_ROWS, _MOST_NUMBERS = 512, 2**23
 _WIDER = 2  # times the elements of rows in coordinates, that these have at least
 _LOST = 1e-6  # of the squared lengths of rows, at most
+_AT_ONCE = 2**18  # coefficients that are made at a time
 
 
 class Span:
@@ -79,9 +80,11 @@ class Span:
         coef : ndarray of shape (n_outputs, n_features)
         """
         coef = np.zeros((values.shape[1], self._n_features), dtype=self._dtype)
-        coef[:, slice(None) if self._columns is None else self._columns] = (
-            values.T @ self._basis.T
-        )
+        size = max(1, _AT_ONCE // values.shape[1])
+        for start in range(0, len(self._basis), size):
+            part = slice(start, start + size)
+            features = part if self._columns is None else self._columns[part]
+            coef[:, features] = values.T @ self._basis[part].T
         return coef
 
     def problem_of(self, problem: Problem) -> Problem:
@@ -176,7 +179,8 @@ def find_span(
     whole, found = gathered(problem.shard, group), None
     if group.rank == 0:
         found = _basis_of(whole)
-    basis, columns = broadcast(group, found)
+    # Nobody changes it, so that ranks of a process need one.
+    basis, columns = broadcast(group, found, copy=False)
     return Span(basis, columns, n_features, problem.dtype)
 
 
@@ -202,7 +206,7 @@ def _basis_of(shard: Shard) -> tuple[np.ndarray, np.ndarray | None]:
     """The basis of all rows, and the features that it is of."""
     rows = [block.X for block in shard.read()]
     if not shard.is_sparse:
-        return orthonormal_basis(np.vstack(rows).T.astype(np.float64)), None
+        return orthonormal_basis(np.vstack(rows).T.astype(np.float64, copy=False)), None
     X = sparse.vstack(rows).tocsr()
     columns = np.unique(X.indices)
     found = X[:, columns].toarray().T.astype(np.float64)

@@ -151,11 +151,16 @@ def add_up(
 def _mean(problem: Problem, group: Group) -> np.ndarray:
     """Weighted mean of the rows of all ranks; a collective call."""
     total = np.zeros(problem.shard.n_features)
-    for block in problem.shard.read():
-        if block.sample_weight is None:
-            total += block.X.sum(axis=0, dtype=np.float64)
+    for _, batch in row_batches(problem.shard, problem.n_problems):
+        # Beside one of the rows, nothing is added up, and so nothing rounded, of a
+        # column that is the same in all of them.
+        row, weight = batch.X[0].astype(np.float64), batch.sample_weight
+        rest = batch.X - row
+        if weight is None:
+            total += len(rest) * row + rest.sum(axis=0)
         else:
-            total += block.sample_weight.astype(np.float64) @ block.X
+            weight = weight.astype(np.float64)
+            total += weight.sum() * row + weight @ rest
     mean = allreduce(group, total) / problem.total_rows
     return np.asarray(mean, dtype=problem.dtype)
 
