@@ -1,5 +1,6 @@
 """Each kind of bad ratings is refused with words that help, in every container."""
 
+import re
 import time
 
 import dask
@@ -10,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
+from sparse import COO, GCXS
 
 from dask_ma import SchMPMatrixFactorization
 
@@ -139,7 +141,15 @@ def test_what_are_no_pairs(X, y, message):
 
 
 @pytest.mark.parametrize(
-    "kind", [sparse.csr_array, sparse.csr_matrix, sparse.coo_array]
+    "kind",
+    [
+        sparse.csr_array,
+        sparse.csr_matrix,
+        sparse.coo_array,
+        COO.from_scipy_sparse,
+        GCXS.from_scipy_sparse,
+    ],
+    ids=["csr_array", "csr_matrix", "coo_array", "COO", "GCXS"],
 )
 def test_a_matrix_is_not_predicted(kind):
     """Its pairs are, as the message says."""
@@ -148,10 +158,24 @@ def test_a_matrix_is_not_predicted(kind):
     X = kind(matrix)
     with pytest.raises(ValueError, match="sparse matrix .* expected pairs") as error:
         fitted.predict(X)
-    assert "np.column_stack(X.nonzero())" in str(error.value)
+    advice = re.search(r"np\.column_stack\(.*\)\)", str(error.value))[0]
     expected = fitted.predict(np.column_stack(matrix.tocsr().nonzero()))
-    found = fitted.predict(np.column_stack(X.nonzero()))
+    found = fitted.predict(eval(advice, {"np": np, "X": X}))
     np.testing.assert_array_equal(np.sort(found), np.sort(expected))
+
+
+def test_pairs_with_labels_of_their_axes():
+    """As arrays of xarray have: `coords` is no sign of a sparse matrix."""
+
+    class Labelled:
+        coords = {"column": ["user", "item"]}
+        shape, ndim, dtype = PAIRS.shape, 2, PAIRS.dtype
+
+        def __array__(self, dtype=None, copy=None):
+            return np.array(PAIRS, dtype=dtype)
+
+    fitted = model().fit(PAIRS, RATINGS)
+    np.testing.assert_array_equal(fitted.predict(Labelled()), fitted.predict(PAIRS))
 
 
 def test_a_failed_fit_leaves_the_model_of_before():

@@ -192,10 +192,11 @@ def pairs_of(X: Any) -> tuple[np.ndarray, np.ndarray]:
     ValueError
         If there are not two columns.
     """
-    if hasattr(X, "tocsr") or hasattr(X, "coords"):
+    if sparse.issparse(as_scipy(X)):
+        has_pairs = "X.nonzero()" if hasattr(X, "nonzero") else "X.tocoo().nonzero()"
         raise ValueError(
             "X is a sparse matrix of users x items, expected pairs of user and item; "
-            "np.column_stack(X.nonzero()) has those of its ratings"
+            f"np.column_stack({has_pairs}) has those of its ratings"
         )
     if hasattr(X, "iloc"):
         n_columns = X.shape[1] if X.ndim == 2 else 1
