@@ -8,7 +8,8 @@ in rank 0: long ones from one barrier to the next, short ones, which would take 
 than the barriers, 20 in a row; the processor time is that of all ranks.
 
 Run ``python allreduce_sockets.py``; the defaults, 8 and 10 million float64 on four
-processes, take about a minute.
+processes, take about a minute. With ``--bind`` each process keeps to a processor of its
+own, as schedulers of clusters have it (Linux only).
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import argparse
 import multiprocessing
 import socket
 import statistics
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +29,11 @@ from dask.distributed import Client, LocalCluster
 
 from dask_ma import run_spmd
 from dask_ma.comm import Group, allreduce, barrier
+
+# Worker processes import it by this path as well.
+sys.path.append(str(Path(__file__).parent.parent))
+
+from benchmarks._binding import bind, bind_workers  # noqa: E402
 
 _SHORT = 4096  # elements up to which vectors go whole
 _IN_A_ROW = 20  # of these, without a barrier in between: none can overtake another
@@ -116,8 +124,12 @@ def time_sums(sum_up: Any, meet: Any, length: int, repeats: int) -> list[Any]:
     return [found[1:], used / (n_calls * (repeats + 1))]
 
 
-def run_plain(rank: int, ports: Any, listener: Any, work: Any, results: Any) -> None:
+def run_plain(
+    rank: int, ports: Any, listener: Any, work: Any, results: Any, is_bound: bool
+) -> None:
     """One process of the reference."""
+    if is_bound:
+        bind(rank)
     mesh = Mesh(rank, ports, listener)
     nothing = np.zeros(1)
     found = [
@@ -127,7 +139,9 @@ def run_plain(rank: int, ports: Any, listener: Any, work: Any, results: Any) -> 
     results.put((rank, found))
 
 
-def plain_sockets(n_processes: int, work: list[tuple[int, int]]) -> list[Any]:
+def plain_sockets(
+    n_processes: int, work: list[tuple[int, int]], is_bound: bool
+) -> list[Any]:
     """What each process of the reference has measured."""
     context = multiprocessing.get_context("fork")
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(n_processes)]
@@ -135,7 +149,8 @@ def plain_sockets(n_processes: int, work: list[tuple[int, int]]) -> list[Any]:
     results = context.Queue()
     processes = [
         context.Process(
-            target=run_plain, args=(rank, ports, listeners[rank], work, results)
+            target=run_plain,
+            args=(rank, ports, listeners[rank], work, results, is_bound),
         )
         for rank in range(n_processes)
     ]
@@ -168,6 +183,7 @@ def main() -> None:
     add("--lengths", type=float, nargs="+", default=[8, 1e7], help="of float64")
     add("--repeats", type=int, nargs="+", default=[100, 5], help="for each length")
     add("--turns", type=int, default=3, help="how often both are measured")
+    add("--bind", action="store_true", help="each process to a processor of its own")
     args = parser.parse_args()
     lengths = [int(length) for length in args.lengths]
     work = list(zip(lengths, args.repeats))
@@ -179,10 +195,12 @@ def main() -> None:
             dashboard_address=None,
             memory_limit=0,
         ) as cluster,
-        Client(cluster),
+        Client(cluster) as client,
     ):
+        if args.bind:
+            bind_workers(client)
         for _ in range(args.turns):
-            runs["sockets"].append(plain_sockets(args.processes, work))
+            runs["sockets"].append(plain_sockets(args.processes, work, args.bind))
             runs["dask_ma"].append(run_spmd(on_rank, work))
     for place, length in enumerate(lengths):
         medians = {}

@@ -12,6 +12,7 @@ before and after, with the way to the first record; else that of the whole fit.
 
     python two_processes.py --data FOLDER
     python two_processes.py --data FOLDER --only MPCAClassifier --pairs 7
+    python two_processes.py --data FOLDER --bind
     python two_processes.py --data FOLDER --write ../../docs/measured/two_processes.csv
 
 FOLDER (or ``$DASK_MA_DATA``) holds ``imdb``, ``newsgroups20`` and ``fashion_mnist``.
@@ -46,6 +47,7 @@ from peers._solvers import local_cluster  # noqa: E402
 from peers._sparse_solvers import make_correlated  # noqa: E402
 
 import dask_ma  # noqa: E402
+from benchmarks._binding import bind_workers  # noqa: E402
 from benchmarks._data import load_classification, persist  # noqa: E402
 
 HEADS = ("estimator", "data", "until", "one [s]", "two [s]", "two / one", "reached")
@@ -219,11 +221,15 @@ def place(data: Any, client: Any, n_processes: int) -> list[da.Array]:
     return list(persist(X, y, client, n_processes))
 
 
-def measure(case: Case, folder: Path, n_pairs: int) -> dict[str, str]:
+def measure(
+    case: Case, folder: Path, n_pairs: int, *, is_bound: bool
+) -> dict[str, str]:
     """A row of the table."""
     data = case.load(folder)
     found: dict[int, list[tuple[float, float]]] = {1: [], 2: []}
     with local_cluster(2) as client:
+        if is_bound:
+            bind_workers(client)
         placed = {n: place(data, client, n) for n in found}
         for turn in range(n_pairs + 1):
             for n, results in found.items():
@@ -262,6 +268,7 @@ def main() -> None:
     add("--data", type=Path, default=os.environ.get("DASK_MA_DATA"), help="folder")
     add("--only", nargs="+", default=names, choices=names)
     add("--pairs", type=int, default=5)
+    add("--bind", action="store_true", help="each process to a processor (Linux)")
     add("--all", action="store_true", help="a rank for each process in any case")
     add("--write", type=Path, help="file for the table; rows of others are kept")
     args = parser.parse_args()
@@ -270,7 +277,7 @@ def main() -> None:
     with dask.config.set(choice_of_ranks(args.all)):
         for case in CASES:
             if case.name in args.only:
-                rows.append(measure(case, args.data, args.pairs))
+                rows.append(measure(case, args.data, args.pairs, is_bound=args.bind))
                 print("; ".join(rows[-1].values()), flush=True)
     if args.write:
         write(rows, args.write)
