@@ -1,5 +1,6 @@
 """Multiples of the penalty that the first working sets are solved for."""
 
+import dask
 import numpy as np
 import pytest
 
@@ -8,7 +9,7 @@ from dask_ma.comm import LocalGroup
 from dask_ma.data import Block, Shard
 from dask_ma.kernels import SquaredError, log_loss_of
 from dask_ma.layouts._row_design import RowDesign
-from dask_ma.schmp.l1 import _levels
+from dask_ma.schmp.l1 import _levels, _working_set
 from dask_ma.schmp.l1._levels import next_level, raised
 from dask_ma.schmp.l1._losses import WeightedLoss
 from dask_ma.schmp.l1._problem import Objective, Penalty
@@ -49,6 +50,33 @@ def test_working_sets_stay_near_what_is_needed(alike, tight, n_ranks):
     # Levels fall fast.
     assert len(fit.history_) <= 10
     assert -1e-9 <= last["objective"] - tight <= 1.01 * fit.dual_gap_ + 1e-9
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_a_resumed_fit_goes_down_the_same_levels(
+    alike, interrupted, monkeypatch, tmp_path, n_ranks
+):
+    levels = []
+
+    def noted(*args):
+        levels.append(next_level(*args))
+        return levels[-1]
+
+    monkeypatch.setattr(_working_set, "next_level", noted)
+
+    def fit():
+        return SchMPLogisticRegression(tol=1e-6, n_ranks=n_ranks).fit(*alike)
+
+    whole = fit()
+    assert levels[2 * n_ranks] > 1  # of the first round after the state that is kept
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        with interrupted(2):
+            fit()
+        levels.clear()
+        resumed = fit()
+    assert levels[0] > 1
+    assert resumed.n_iter_ == whole.n_iter_
+    np.testing.assert_allclose(resumed.coef_, whole.coef_, rtol=1e-9, atol=1e-12)
 
 
 def test_an_elastic_net(alike, monkeypatch):

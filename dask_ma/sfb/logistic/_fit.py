@@ -478,9 +478,9 @@ class Fit(Method):
         self, *, everywhere: bool = False, by_parts: bool = False
     ) -> LinearModel:
         """The model as all linear estimators have it; a collective call."""
-        # Where outputs are shared out, only rank 0 has all, unless all are to, or each
-        # its own.
-        if everywhere or by_parts:
+        # Where outputs are shared out, only rank 0 has all, unless that is asked for.
+        is_asked, is_first = everywhere or by_parts, self.context.group.rank == 0
+        if is_asked:
             found = self.engine.matrix if by_parts else self.engine.whole()
             values, intercept = found.whole(), found.intercept
         else:
@@ -490,11 +490,9 @@ class Fit(Method):
         intercept = self._totals.from_centred(values, intercept)
         # The model of another rank goes nowhere, and what has been put together here is
         # nobody else's: there is no need for a copy, or for all features.
-        is_first = self.context.group.rank == 0
-        if self._span is not None and (is_first or everywhere or by_parts):
+        if self._span is not None and (is_asked or is_first):
             coef = self._span.coef_of(values)
             return LinearModel(coef, np.array(intercept, dtype=coef.dtype))
-        is_first = is_first and not self.engine.is_shared
-        is_to_copy = everywhere or by_parts or is_first
+        is_to_copy = is_asked or (is_first and not self.engine.is_shared)
         coef = transposed_copy(values) if is_to_copy else values.T
         return LinearModel(coef, np.array(intercept))
