@@ -205,7 +205,10 @@ def wait_for_blocks(
         except TimeoutError:
             check_workers(client, addresses)
             standstill.check([f for f in pending if f.status in waiting])
-        pending = [future for future in pending if future.status in waiting]
+        left = [future for future in pending if future.status in waiting]
+        if len(left) < len(pending):
+            standstill.restart()
+        pending = left
     for future in futures:
         if future.status == "error":
             future.result()

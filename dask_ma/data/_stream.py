@@ -456,18 +456,24 @@ def _wait_for_some(
 ) -> list[Future]:
     """The first blocks to be finished; none once something has gone wrong."""
     poll = _config.get_timeout("launch.poll-interval")
-    standstill = Standstill(client)
+    standstill, n_finished = Standstill(client), 0
     while True:
-        if any(block.status in ("error", "cancelled") for block in blocks):
+        states = [block.status for block in blocks]
+        if "error" in states or "cancelled" in states:
             return []
-        finished = [block for block in blocks if block.status == "finished"]
+        finished = [
+            b for b, state in zip(blocks, states, strict=True) if state == "finished"
+        ]
         if len(finished) >= min(wanted, len(blocks)):
             return finished
-        pending = [block for block in blocks if block.status != "finished"]
+        if len(finished) > n_finished:
+            standstill.restart()
+        n_finished = len(finished)
+        pending = [
+            b for b, state in zip(blocks, states, strict=True) if state != "finished"
+        ]
         try:
-            for _ in as_completed(pending, loop=client.loop, timeout=poll):
-                standstill.restart()
-                break
+            next(as_completed(pending, loop=client.loop, timeout=poll))
         except TimeoutError:
             cluster.check_workers(client, addresses)
             standstill.check(pending)
