@@ -354,11 +354,13 @@ def test_what_a_process_has_without_the_tokens_counts(limited, mapped, caplog):
 
 
 def test_memory_that_is_taken():
-    array = np.ones(2**22)
+    # Larger than what the C library keeps at the end of a heap of a thread, which
+    # nothing gives back: the main thread has one after an allocation that failed.
+    array = np.ones(2**23)
     taken = memory_taken()
     assert taken > array.nbytes
     del array
-    assert memory_taken() < taken - 2**24
+    assert memory_taken() < taken - 2**25
 
 
 @pytest.mark.parametrize("n_blocks", [1, 7])
