@@ -15,14 +15,14 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import dask
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
+from calm import CALM
+from distributed import Client, LocalCluster, Worker
 from distributed.client import (
     _del_global_client,
     _global_clients,
@@ -44,13 +44,10 @@ os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
 # Pages of schedulers, which load bokeh for two seconds where it is installed: without
 # them Dask has none.
 sys.modules["distributed.dashboard.scheduler"] = None  # type: ignore[assignment]
-# Idle workers look at themselves 50 to 100 times a second: a dozen of them, kept for
-# all tests, would take as much of the processor as a test. Nannies pass this on.
+# Nannies pass this on.
 dask.config.set(
     {
-        "distributed.worker.profile.enabled": False,
-        "distributed.admin.tick.interval": "1s",
-        "distributed.admin.system-monitor.interval": "60s",
+        **CALM,
         "distributed.scheduler.work-stealing-interval": "5s",
         "distributed.worker.memory.monitor-interval": "1s",
         # A worker that imports all modules itself takes 3 s of the processor until it
@@ -66,6 +63,8 @@ get_mp_context().set_forkserver_preload(
         "_pytest.assertion.rewrite",  # comes with every function that asserts
         # A folder by itself loads none of its modules.
         *(each.name for each in pkgutil.walk_packages(dask_ma.__path__, "dask_ma.")),
+        # Ranks that take steps of its SGD load it: one second in each process.
+        "sklearn.linear_model",
         # Passed over where it is not. The first optimiser imports what compiles.
         "torch._dynamo",  # two seconds more in each of them
         "settled",
@@ -81,24 +80,29 @@ _SETTLE = 10.0  # seconds that a cluster has to forget a run
 _JOIN = 60.0  # seconds after which a rank counts as stuck
 
 
-def pytest_collection_modifyitems(
-    config: pytest.Config, items: list[pytest.Item]
-) -> None:
-    """Of tests marked with `pairs` or `each`, leave some cases; slow files first."""
-    cases: dict[str, list[Any]] = {}
-    for item in items:
-        if item.get_closest_marker("pairs") or item.get_closest_marker("each"):
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    left_out = set(chain(*cases.values()))
-    for table in cases.values():
-        mark = table[0].get_closest_marker("each")
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(
+    metafunc: pytest.Metafunc,
+) -> Generator[None, object, object]:
+    """Of a test marked with `pairs` or `each`, leave some cases.
+
+    Here they are still a line of a table. Each that became a test, a third of all,
+    would take half a millisecond in each process that runs tests.
+    """
+    try:
+        return (yield)
+    finally:
+        pairs, mark = map(metafunc.definition.get_closest_marker, ("pairs", "each"))
         # A word for each `parametrize`: what one of them sets belongs together.
-        if mark is None:
-            left_out -= {*pairwise(table, lambda case: case.callspec._idlist)}
-        else:
-            left_out -= {*each(table, lambda case: case.callspec._idlist, *mark.args)}
-    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
-    items[:] = [item for item in items if item not in left_out]
+        if mark is not None:
+            kept = each(metafunc._calls, lambda case: case._idlist, *mark.args)
+            metafunc._calls[:] = kept
+        elif pairs is not None:
+            metafunc._calls[:] = pairwise(metafunc._calls, lambda case: case._idlist)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put files with slow tests first, and apart from each other those that wait."""
     # Files with slow tests come first: at the end one process would wait for the other.
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     files = sorted(
@@ -312,10 +316,8 @@ def _leftovers(client: Client) -> dict[str, Any]:
             len(registry.waiting_room),
         )
 
-    tasks, subscribers = client.run_on_scheduler(on_scheduler)
-    busy = {
-        address: state for address, state in client.run(on_worker).items() if any(state)
-    }
+    tasks, subscribers, states = _ask(client, on_scheduler, on_worker)
+    busy = {address: state for address, state in states.items() if any(state)}
     threads = [
         thread.name
         for thread in threading.enumerate()
@@ -329,6 +331,26 @@ def _leftovers(client: Client) -> dict[str, Any]:
         "followed runs": list(_events.subscriptions._handlers),
     }
     return {name: value for name, value in found.items() if value}
+
+
+def _ask(
+    client: Client,
+    on_scheduler: Callable[[Any], tuple[list[str], list[str]]],
+    on_worker: Callable[[], tuple[Any, ...]],
+) -> tuple[list[str], list[str], dict[str, tuple[Any, ...]]]:
+    """What both functions say, the second for each process that has workers."""
+    cluster = client.cluster
+    workers = cluster.workers.values() if isinstance(cluster, LocalCluster) else ()
+    if not workers or not all(isinstance(worker, Worker) for worker in workers):
+        return *client.run_on_scheduler(on_scheduler), client.run(on_worker)
+
+    # Scheduler and workers are on one event loop of this process, where nothing moves
+    # while they are looked at. Messages to all of them would take longer than many of
+    # the tests.
+    async def look() -> tuple[list[str], list[str], dict[str, tuple[Any, ...]]]:
+        return *on_scheduler(cluster.scheduler), {"this process": on_worker()}
+
+    return cluster.sync(look)
 
 
 @pytest.fixture

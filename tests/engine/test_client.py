@@ -5,6 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
+from distributed.utils import get_mp_context
 
 from dask_ma import MASGDClassifier, run_spmd
 from dask_ma.data import scheduler_workers
@@ -201,3 +202,17 @@ def test_processes_are_forked_from_one_that_has_settled(process_client):
         return "settled" in sys.modules
 
     assert all(process_client.run(settled).values())
+
+
+def test_processes_of_workers_without_a_nanny_are_calm(tmp_path):
+    """A nanny tells its worker how the tests are configured; these are told nothing."""
+    path = tmp_path / "found"
+    code = (
+        "import dask, pathlib; "
+        'found = dask.config.get("distributed.worker.profile.enabled"); '
+        f"pathlib.Path({str(path)!r}).write_text(str(found))"
+    )
+    process = get_mp_context().Process(target=exec, args=(code, {}))
+    process.start()
+    process.join(60)
+    assert path.read_text() == "False"
