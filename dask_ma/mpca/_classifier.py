@@ -200,6 +200,9 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
     rows as they are, and so is the penalty. A `module` gets the rows as they are, and
     so does `partial_fit`.
 
+    Of sparse rows with 4,096 columns or more, `fit` leaves out those that no training
+    row has, if these are more than half: their weights in `coefs_` are 0.
+
     References
     ----------
     M. Langer, A. Hall, Z. He, W. Rahayu. "MPCA SGD: a method for distributed training

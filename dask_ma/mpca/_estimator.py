@@ -28,6 +28,7 @@ from dask_ma.data import (
     refuse_unfinished,
 )
 from dask_ma.engine import Identity, as_text
+from dask_ma.linear import UsedColumns
 from dask_ma.mpca._combinations import (
     INACTIVE,
     OF_MLP,
@@ -44,6 +45,13 @@ from dask_ma.mpca.inputs._sources import (
     has_items,
     is_stream,
     validation_rows,
+)
+from dask_ma.mpca.networks._columns import (
+    FEWEST_COLUMNS,
+    places_of,
+    used_columns_of,
+    used_part,
+    widened_weights,
 )
 from dask_ma.mpca.networks._mlp import MLPSpec, fitted_sklearn, pack
 from dask_ma.mpca.networks._network import NetworkSpec
@@ -63,16 +71,22 @@ class Predictor(NamedTuple):
     spec : NetworkSpec
     vector : ndarray of shape (n_values,)
     classes : ndarray of shape (n_classes,) or None
+    columns : UsedColumns or None
+        Those that `vector` has weights of, if the others have none; None for all.
     """
 
     spec: NetworkSpec
     vector: np.ndarray
     classes: np.ndarray | None
+    columns: UsedColumns | None = None
 
     def forward(self, X: Any) -> np.ndarray:
         """Probabilities of the classes or labels, or predicted values."""
         n_classes = None if self.classes is None else len(self.classes)
-        predicted = self.spec.forward(self.vector, X, n_classes)
+        rows = X
+        if self.columns is not None:
+            rows = used_part(X, self.columns, places_of(self.columns))
+        predicted = self.spec.forward(self.vector, rows, n_classes)
         if not np.isfinite(predicted).all():
             is_finite = np.isfinite(predicted).reshape(X.shape[0], -1).all(axis=1)
             raise ValueError(
@@ -282,8 +296,12 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
 
     def _warm_changes(self) -> dict[str, Any]:
         """The model that `fit` starts from."""
-        is_warm = self.warm_start and hasattr(self, "n_iter_")
-        return {"vector": self._vector(), "is_warm": True} if is_warm else {}
+        return {"vector": self._vector(), "is_warm": True} if self._goes_on else {}
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether `fit` starts from the model of the one before."""
+        return self.warm_start and hasattr(self, "n_iter_")
 
     def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
         curve = np.asarray(fitted["loss_curve"]).tolist()
@@ -301,9 +319,18 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         if fitted["classes"] is not None:
             attributes["classes_"] = fitted["classes"]
         n_classes = None if fitted["classes"] is None else len(fitted["classes"])
-        return attributes | self._make_spec().attributes(
-            fitted["vector"], fitted["n_features"], n_classes
+        columns, n_features = fitted["columns"], self.n_features_in_
+        numbers = columns.numbers
+        n_inputs = n_features if numbers is None else len(numbers)
+        attributes |= self._make_spec().attributes(
+            fitted["vector"], n_inputs, n_classes
         )
+        if numbers is not None:
+            first, *others = attributes["coefs_"]
+            # What the fit before has learned of columns that these rows do not have.
+            known = self.coefs_[0] if self._goes_on else None
+            attributes["coefs_"] = [widened_weights(columns, first, known), *others]
+        return attributes
 
     # The model ------------------------------------------------------------------------
 
@@ -314,8 +341,15 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         return pack(self.coefs_, self.intercepts_)
 
     def _predictor(self, spec: NetworkSpec | None = None) -> Predictor:
-        classes = getattr(self, "classes_", None)
-        return Predictor(spec or self._make_spec(), self._vector(), classes)
+        classes, spec = getattr(self, "classes_", None), spec or self._make_spec()
+        if self.module is None and self.n_features_in_ >= FEWEST_COLUMNS:
+            first, *others = self.coefs_
+            columns = used_columns_of(first.any(axis=1))
+            if columns.numbers is not None:
+                coefs = [first[columns.numbers], *others]
+                vector = pack(coefs, self.intercepts_)
+                return Predictor(spec, vector, classes, columns)
+        return Predictor(spec, self._vector(), classes)
 
     def _float_dtype(self) -> np.dtype:
         """Type of what the network predicts."""

@@ -1,5 +1,7 @@
 """Several targets, and several labels of a row, against scikit-learn's networks."""
 
+import warnings
+
 import dask
 import dask.array as da
 import dask.dataframe as dd
@@ -278,3 +280,26 @@ def test_a_target_that_does_not_vary_scores_nothing():
     outputs = rng.normal(size=Y.shape)
     expected = r2_score(Y[:, 0], outputs[:, 0]) / 2
     assert 1 - spread.parts_of(outputs, Y).sum() == pytest.approx(expected)
+
+
+@pytest.mark.each
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize("n_targets", [None, 2])
+def test_targets_that_few_rows_make_up(n_ranks, n_targets):
+    """As lognormal ones: the user is told, and how to have the others count."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 5))
+    z = X @ [1.0, -1.0, 1.0, 0.5, 0.0] + 0.1 * rng.normal(size=400)
+    y = np.exp(2 * z)
+    if n_targets is not None:
+        y = np.column_stack([z, y])
+    model = MPCARegressor((8,), random_state=0, n_ranks=n_ranks, max_iter=2, tol=None)
+    name = "y has" if n_targets is None else "column 1 of y has"
+    with pytest.warns(UserWarning, match=f"{name} values far out.*func=np.log"):
+        model.fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(X, np.log(y) if n_targets is None else z)
+        model.fit(X, np.exp(z / 3))
+        model.fit(X, np.full(400, 1e9))
+        model.partial_fit(X, y[:, 1] if n_targets else y)

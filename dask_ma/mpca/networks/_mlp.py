@@ -24,6 +24,13 @@ from dask_ma.kernels import (
     shift_towards,
     softmax,
 )
+from dask_ma.linear import UsedColumns
+from dask_ma.mpca.networks._columns import (
+    numbers_of,
+    places_of,
+    used_part,
+    widened_weights,
+)
 from dask_ma.mpca.networks._network import (
     GradientPart,
     Network,
@@ -223,6 +230,8 @@ class MLPNetwork(Network):
 
     def __init__(self, spec: MLPSpec, layout: MLPLayout, values: np.ndarray) -> None:
         self._scaling: Scaling | None = None
+        self._columns = UsedColumns(None, layout.units[0])
+        self._places = np.zeros(0, dtype=np.int32)
         self.n_values = self.n_parameters = len(values)
         self.dtype = values.dtype
         self._spec = spec
@@ -291,7 +300,8 @@ class MLPNetwork(Network):
 
     def outputs(self, X: Any) -> np.ndarray:
         with _quiet():
-            outputs = mlp_outputs(self._layout, self._divided(), X, self._center)
+            vector, rows = self._divided(), self._used(X)
+            outputs = mlp_outputs(self._layout, vector, rows, self._center)
         if self._scaling is not None:
             outputs *= self._scaling.outputs
         return (
@@ -318,6 +328,25 @@ class MLPNetwork(Network):
         vector = mlp_uncentred(self._layout, vector, -center)
         return self._multiply_last(self._divide(vector, 1 / scale), 1 / outputs)
 
+    def set_columns(self, columns: UsedColumns) -> None:
+        self._columns, self._places = columns, places_of(columns)
+
+    def widened(self, vector: np.ndarray) -> np.ndarray:
+        if self._columns.numbers is None:
+            return vector
+        weights = widened_weights(self._columns, first := self._first(vector))
+        return np.concatenate([weights.ravel(), vector[first.size :]])
+
+    def taken(self, vector: np.ndarray) -> np.ndarray:
+        columns, n_units = self._columns, self._layout.units[1]
+        rest = self.n_values - self._layout.units[0] * n_units
+        n_weights = columns.n_features * n_units
+        if columns.numbers is None or len(vector) != n_weights + rest:
+            return vector
+        first = vector[:n_weights].reshape(columns.n_features, n_units)
+        used = first[numbers_of(columns)].ravel()
+        return np.concatenate([used, vector[n_weights:]])
+
     def slice_optimizer(self, n_values: int) -> Optimizer:
         return self._spec.optimizer(n_values, self.dtype)
 
@@ -341,7 +370,7 @@ class MLPNetwork(Network):
         loss = mlp_loss_and_gradient(
             self._layout,
             self._divided(),
-            X,
+            self._used(X),
             y,
             sample_weight,
             self._gradient,
@@ -352,6 +381,12 @@ class MLPNetwork(Network):
         if self._scaling is not None:
             self._first(self._gradient)[...] /= self._scaling.scale[:, np.newaxis]
         return loss * float(outputs) ** 2
+
+    def _used(self, X: Any) -> Any:
+        """The columns of rows that the network has inputs for."""
+        if self._columns.numbers is None:
+            return X
+        return used_part(X, self._columns, self._places)
 
     @property
     def _center(self) -> np.ndarray | None:

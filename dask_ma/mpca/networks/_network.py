@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from dask_ma.kernels import Optimizer
+from dask_ma.linear import UsedColumns
 
 
 class ProximalTerm(NamedTuple):
@@ -301,6 +302,27 @@ class Network(ABC):
 
     def unscaled(self, vector: np.ndarray, sign: int = 1) -> np.ndarray:
         """The vector of the same network without a scaling; back with -1."""
+        return vector
+
+    def set_columns(self, columns: UsedColumns) -> None:
+        """Take rows of more columns than the network has inputs for.
+
+        What other columns hold does not count. A scaling is one of the columns used.
+        Only where the spec's `has_scaling` is, and where these are not all.
+
+        Parameters
+        ----------
+        columns : UsedColumns
+            As many as the network has inputs.
+        """
+        raise NotImplementedError(f"{type(self).__name__} takes rows as they are")
+
+    def widened(self, vector: np.ndarray) -> np.ndarray:
+        """The vector of the same network with inputs for all columns."""
+        return vector
+
+    def taken(self, vector: np.ndarray) -> np.ndarray:
+        """The way back from :meth:`widened`, if it has as many values."""
         return vector
 
     @abstractmethod

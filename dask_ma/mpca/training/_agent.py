@@ -27,6 +27,7 @@ from dask_ma.mpca.strategies._progress import Decision, FitProgress, RankCounter
 from dask_ma.mpca.strategies._schedules import LearningRate
 from dask_ma.mpca.training._batches import Sampler, rows_of_batch
 from dask_ma.mpca.training._choice import choose_strategy, uneven_note
+from dask_ma.mpca.training._columns import find_columns
 from dask_ma.mpca.training._features import (
     agree_on_scaling,
     kept_scaling,
@@ -36,7 +37,7 @@ from dask_ma.mpca.training._notes import notes_on_start, tell_of_divergence
 from dask_ma.mpca.training._params import Baseline, MPCAParams, MPCAResult
 from dask_ma.mpca.training._placing import restore_and_place
 from dask_ma.mpca.training._prefetch import Prefetcher
-from dask_ma.mpca.training._start import checked_start, outlook_of
+from dask_ma.mpca.training._start import build_network, outlook_of
 from dask_ma.mpca.training._state import part_of, prefixed
 from dask_ma.mpca.training._targets import Targets, agree_on_targets, find_baseline
 from dask_ma.mpca.training._validation import make_scorer, score_of_rank, shard_of
@@ -134,6 +135,7 @@ class Trainer:
         group = context.group
         self._targets = self._find_targets()
         self._scaling = self._find_scaling(kept)
+        self._columns = find_columns(group, problem, params, kept)
         random_state = np.random.RandomState()
         random_state.set_state(params.random_state.get_state())
         self._network = self._build(random_state)
@@ -269,7 +271,8 @@ class Trainer:
         """Sums from which the score over all ranks follows."""
         params = self._params
         if self._scorer is not None:
-            vector = self._network.unscaled(self._scored)
+            network = self._network
+            vector = network.widened(network.unscaled(self._scored))
             return score_of_rank(params, vector, self._classes(), rows, self._scorer)
         return score_sums(
             self._network,
@@ -305,6 +308,7 @@ class Trainer:
             "classes": self._problem.classes,
             "cycles": self._strategy.cycles(),
             "converged": self.is_done and self._end.converged,
+            "columns": self._columns.numbers,
         }
         if self._scaling is not None:
             shared |= self._scaling._asdict()
@@ -328,19 +332,15 @@ class Trainer:
         if params.vector is not None:
             # As in scikit-learn, no first values are drawn before the shuffles then.
             random_state = deepcopy(random_state)
-        network = params.spec.build(
-            problem.shard.n_features, n_classes, problem.dtype, random_state
+        return build_network(
+            params,
+            problem,
+            n_classes,
+            self._targets.mean,
+            self._scaling,
+            self._columns,
+            random_state,
         )
-        if self._scaling is not None:
-            network.set_scaling(self._scaling)
-        if params.vector is None and not params.is_classifier:
-            network.shift_outputs(self._targets.mean)
-        if params.vector is not None:
-            start = checked_start(params.vector, network, params)
-            network.write(0, network.unscaled(start, -1))
-        if params.optimizer_state is not None:
-            network.set_optimizer_state(params.optimizer_state)
-        return network
 
     def _begin_network(self) -> None:
         """Tell the network how long the fit may be, and what has been before."""
@@ -464,15 +464,16 @@ class Trainer:
         problem, params = self._problem, self._params
         if params.has_classes or params.n_codes is not None:
             return Targets(np.zeros(0), np.zeros(0), None)
-        return agree_on_targets(self._context.group, problem.shard, params.n_targets)
+        group, tell = self._context.group, self._context.note
+        tell_of = tell if params.is_suited else None
+        return agree_on_targets(group, problem.shard, params.n_targets, tell_of)
 
     def _find_scaling(self, kept: State | None) -> Scaling | None:
         """How the network scales its rows; a collective call."""
         if kept is not None:
             return kept_scaling(kept.shared)
-        # The parts that `partial_fit` gets tell too little about the features.
         group, params, shard = self._context.group, self._params, self._problem.shard
-        if not params.spec.has_scaling or params.keep_optimizer:
+        if not params.is_suited:
             return params.scaling
         variance = None if params.is_classifier else self._targets.variance
         return agree_on_scaling(group, shard, variance, self._context.note)
@@ -489,7 +490,7 @@ class Trainer:
         return {
             "vector": self._network.unscaled(vector),
             "classes": self._classes(),
-            "n_features": self._problem.shard.n_features,
+            "columns": self._columns,
             "n_iter": self._state["epoch"],
             "loss_curve": self._state["loss_curve"],
             "scores": self._state["scores"],

@@ -60,6 +60,12 @@ class MPCAParams(ValidationParams):
     keep_optimizer: bool = False
     scaling: Scaling | None = field(default=None, repr=False)
 
+    @property
+    def is_suited(self) -> bool:
+        """Whether the network is suited to what the features and targets are like."""
+        # The parts that `partial_fit` gets tell too little about them.
+        return self.spec.has_scaling and not self.keep_optimizer
+
 
 class Baseline(NamedTuple):
     """Training losses of models that look at no features; 0 where not known.

@@ -5,46 +5,65 @@ from __future__ import annotations
 import numpy as np
 
 from dask_ma.engine import RankContext
-from dask_ma.mpca.networks._network import FitOutlook, Network
+from dask_ma.linear import UsedColumns
+from dask_ma.mpca.networks._network import FitOutlook, Network, Scaling
 from dask_ma.mpca.training._params import MPCAParams
 from dask_ma.supervised import Problem
 
 
-def checked_start(
-    vector: np.ndarray, network: Network, params: MPCAParams
-) -> np.ndarray:
-    """The values to start from, if they are those of such a network.
+def build_network(
+    params: MPCAParams,
+    problem: Problem,
+    n_classes: int | None,
+    first_outputs: np.ndarray,
+    scaling: Scaling | None,
+    columns: UsedColumns,
+    random_state: np.random.RandomState,
+) -> Network:
+    """The network with the values that it begins with.
 
     Parameters
     ----------
-    vector : ndarray of shape (n_values,)
-        The values.
-    network : Network
-        What they are for.
     params : MPCAParams
-        Parameters of the fit, which tell where the values come from.
+        Parameters of the fit.
+    problem : Problem
+        The rows.
+    n_classes : int or None
+        Number of classes; None for regression.
+    first_outputs : ndarray of shape (n_outputs,)
+        What a regression is to begin with.
+    scaling : Scaling or None
+        Of all columns of the rows, and of the outputs.
+    columns : UsedColumns
+        Those that the network is to know.
+    random_state : RandomState
+        Where first values come from.
 
     Returns
     -------
-    vector : ndarray of shape (n_values,)
-        In the dtype of the network.
+    network : Network
 
     Raises
     ------
     ValueError
-        If there are more or fewer.
+        If there are more or fewer values to start from than such a network has.
     """
-    if vector.shape == (network.n_values,):
-        return vector.astype(network.dtype, copy=False)
-    expected = f"{network.n_values} for these data and parameters"
-    if params.is_warm:
-        raise ValueError(
-            f"the fitted model has another shape than the data or the parameters ask "
-            f"for: {len(vector)} values, expected {expected}; set warm_start=False"
-        )
-    raise ValueError(
-        f"the model to go on from has {len(vector)} values, expected {expected}"
-    )
+    numbers = columns.numbers
+    n_inputs = columns.n_features if numbers is None else len(numbers)
+    network = params.spec.build(n_inputs, n_classes, problem.dtype, random_state)
+    if numbers is not None:
+        network.set_columns(columns)
+    if scaling is not None:
+        center, scale = columns.taken(np.stack(scaling[:2]))
+        network.set_scaling(Scaling(center, scale, scaling.outputs))
+    if params.vector is None and not params.is_classifier:
+        network.shift_outputs(first_outputs)
+    if params.vector is not None:
+        start = _checked_start(network.taken(params.vector), network, params)
+        network.write(0, network.unscaled(start, -1))
+    if params.optimizer_state is not None:
+        network.set_optimizer_state(params.optimizer_state)
+    return network
 
 
 def outlook_of(
@@ -77,4 +96,21 @@ def outlook_of(
         n_steps,
         problem.class_weight,
         int(context.seed.generate_state(1)[0]) if is_alone else None,
+    )
+
+
+def _checked_start(
+    vector: np.ndarray, network: Network, params: MPCAParams
+) -> np.ndarray:
+    """The values to start from, if they are those of such a network."""
+    if vector.shape == (network.n_values,):
+        return vector.astype(network.dtype, copy=False)
+    expected = f"{network.n_values} for these data and parameters"
+    if params.is_warm:
+        raise ValueError(
+            f"the fitted model has another shape than the data or the parameters ask "
+            f"for: {len(vector)} values, expected {expected}; set warm_start=False"
+        )
+    raise ValueError(
+        f"the model to go on from has {len(vector)} values, expected {expected}"
     )

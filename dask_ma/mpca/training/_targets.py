@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import entr
 
-from dask_ma.comm import Group, allgather
+from dask_ma.comm import Group, allgather, allreduce
 from dask_ma.data import Shard
 from dask_ma.mpca.networks._network import Network
 from dask_ma.mpca.training._params import LITTLE_EXPLAINED, Baseline, MPCAParams
@@ -17,6 +17,7 @@ from dask_ma.supervised import Problem
 _FAR = 0.5  # of a standard deviation between the mean of a rank and that of all
 _ROUNDING = 1e-24  # of the square of the mean
 _AT_ONCE = 2**18  # targets, of which there are copies
+_TAILED = 100.0  # times the square of the variance, the mean fourth power
 _UNLIKELY = 4.0  # times what is to be expected of a random draw
 
 
@@ -74,7 +75,12 @@ class Targets(NamedTuple):
         return (1 - LITTLE_EXPLAINED) * self.half_variance
 
 
-def agree_on_targets(group: Group, shard: Shard, n_targets: int | None) -> Targets:
+def agree_on_targets(
+    group: Group,
+    shard: Shard,
+    n_targets: int | None,
+    tell: Callable[[str], None] | None = None,
+) -> Targets:
     """Mean of the targets, and whether the ranks have similar ones; a collective call.
 
     Parameters
@@ -85,6 +91,9 @@ def agree_on_targets(group: Group, shard: Shard, n_targets: int | None) -> Targe
         Its rows, y as floats; the weights of all ranks have a sum above 0.
     n_targets : int or None
         Columns of y; None for a y of one dimension.
+    tell : callable, default=None
+        Called with a note for the user where a few rows make up the variance; given
+        on all ranks or on none.
 
     Returns
     -------
@@ -97,6 +106,10 @@ def agree_on_targets(group: Group, shard: Shard, n_targets: int | None) -> Targe
     variation = np.sum([each.variation for each in found], axis=0)
     variance = (variation + weights @ (means - mean) ** 2) / weights.sum()
     variance[variance <= _ROUNDING * mean**2] = 0  # what is left of a constant
+    if tell is not None:
+        note = _describe_tails(group, shard, mean, np.sqrt(variance))
+        if note is not None:
+            tell(note)
     uneven = _describe_uneven(found, mean, np.sqrt(variance))
     return Targets(mean, variance, uneven)
 
@@ -171,6 +184,33 @@ def _pieces(shard: Shard, n_targets: int) -> Iterator[tuple[np.ndarray, np.ndarr
             y = np.reshape(block.y[part], (-1, n_targets))
             # Sums of columns that lie apart in memory would be rounded otherwise.
             yield weight[part], np.ascontiguousarray(y, dtype=np.float64)
+
+
+def _describe_tails(
+    group: Group, shard: Shard, mean: np.ndarray, spread: np.ndarray
+) -> str | None:
+    """Say which column has few rows that make up its variance; a collective call."""
+    sums = np.zeros(1 + len(mean))
+    scale = np.where(spread > 0, spread, np.inf)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for weight, y in _pieces(shard, len(mean)):
+            sums[0] += weight.sum()
+            sums[1:] += weight @ ((y - mean) / scale) ** 4
+    total, *powers = allreduce(group, sums)
+    # Of n rows with one far away it is n; of a normal distribution 3.
+    tails = np.nan_to_num(np.array(powers) / total)
+    worst = int(tails.argmax())
+    if not tails[worst] > _TAILED:
+        return None
+    where = "y" if len(mean) == 1 else f"column {worst} of y"
+    part = 1 / tails[worst]
+    return (
+        f"{where} has values far out, which make up its variance as {part:.1%} of the "
+        "rows would by themselves; the squared error hardly counts the others. If they "
+        "are to count, transform y: for targets above 0, as incomes and prices are, by "
+        "TransformedTargetRegressor(regressor, func=np.log, inverse_func=np.exp) of "
+        "sklearn.compose"
+    )
 
 
 def _describe_uneven(

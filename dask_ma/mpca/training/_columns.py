@@ -1,0 +1,60 @@
+"""Columns that the network of a fit knows: those that some row has."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import sparse
+
+from dask_ma.comm import Group, allreduce
+from dask_ma.engine import State
+from dask_ma.kernels import wide
+from dask_ma.linear import UsedColumns
+from dask_ma.mpca.networks._columns import FEWEST_COLUMNS, used_columns_of
+from dask_ma.mpca.training._params import MPCAParams
+from dask_ma.supervised import Problem
+
+
+def find_columns(
+    group: Group, problem: Problem, params: MPCAParams, kept: State | None
+) -> UsedColumns:
+    """The columns that a network is to know; a collective call.
+
+    Hashed words make rows of a million columns, most of which no row has. No loss
+    depends on their weights, but each step of an optimiser, each exchange and each
+    state that is kept would go over all of them.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    problem : Problem
+        The rows to train on.
+    params : MPCAParams
+        Parameters of the fit.
+    kept : State or None
+        State of a fit that goes on.
+
+    Returns
+    -------
+    columns : UsedColumns
+        Those that are not zero in all rows of all ranks, where the rows are sparse and
+        these are at most half of many; otherwise all. The same on every rank.
+    """
+    n_features = problem.shard.n_features
+    every = UsedColumns(None, n_features)
+    if kept is not None:
+        return UsedColumns(kept.shared.get("columns"), n_features)
+    # The next rows of `partial_fit` may have others.
+    if (
+        not params.spec.has_scaling
+        or params.keep_optimizer
+        or n_features < FEWEST_COLUMNS
+    ):
+        return every
+    is_used = np.zeros(n_features + 1, dtype=bool)
+    is_used[-1] = not all(sparse.issparse(b.X) for b in problem.shard.blocks)
+    if not is_used[-1]:
+        for block in problem.shard.read():
+            is_used[wide(block.X.indices[block.X.data != 0])] = True
+    is_used = allreduce(group, is_used.view(np.uint8), "max")
+    return every if is_used[-1] else used_columns_of(is_used[:-1])

@@ -1,0 +1,151 @@
+"""Rows of very many columns, most of which are in no row, as of hashed words."""
+
+import pickle
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from scipy import sparse
+
+from dask_ma import MPCAClassifier, MPCARegressor
+from dask_ma.kernels import Adam
+from dask_ma.mpca.networks._columns import FEWEST_COLUMNS
+
+N_FEATURES = 2 * FEWEST_COLUMNS
+USED = np.sort(np.random.default_rng(1).choice(N_FEATURES, 40, replace=False))
+
+
+def wide(narrow):
+    """Rows whose columns are `USED`, and some stored zeros beside them."""
+    X = sparse.csr_array(narrow).tocoo()
+    zeros = np.setdiff1d(np.arange(30), USED)
+    data = np.concatenate([X.data, np.zeros(len(zeros))])
+    row = np.concatenate([X.row, np.zeros(len(zeros), dtype=X.row.dtype)])
+    column = np.concatenate([USED[X.col], zeros])
+    return sparse.csr_array((data, (row, column)), shape=(X.shape[0], N_FEATURES))
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    X = rng.poisson(0.3, size=(120, 40)) * 1.0
+    X[:, 3] *= 100  # which is scaled
+    return X, (X[:, :3] @ [1.0, 2.0, -2.0] > 0).astype(int)
+
+
+def fit(X, y, cls=MPCAClassifier, **params):
+    params = {"max_iter": 6, "tol": None, "learning_rate_init": 0.01} | params
+    return cls((8,), random_state=0, batch_size=16, **params).fit(X, y)
+
+
+@pytest.mark.pairs
+@pytest.mark.parametrize("cls", [MPCAClassifier, MPCARegressor])
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize("strategy", ["gradients", "synchronous"])
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_the_network_is_that_of_the_columns_used(
+    rows, cls, n_ranks, strategy, early_stopping
+):
+    """To the bit, with weights of 0 for the others."""
+    X, y = rows
+    params = {"n_ranks": n_ranks, "strategy": strategy, "cls": cls}
+    params["early_stopping"] = early_stopping
+    whole = fit(wide(X), y, **params)
+    part = fit(sparse.csr_array(X), y, **params)
+    np.testing.assert_array_equal(whole.coefs_[0][USED], part.coefs_[0])
+    assert np.count_nonzero(whole.coefs_[0].any(axis=1)) == len(USED)
+    np.testing.assert_array_equal(whole.coefs_[1], part.coefs_[1])
+    assert whole.loss_curve_ == part.loss_curve_
+    assert whole.validation_scores_ == part.validation_scores_
+    for container in (wide(X), wide(X).toarray()):
+        np.testing.assert_allclose(whole.predict(container), part.predict(X))
+    other = sparse.csr_array(([5.0], ([0], [USED[0] + 1])), shape=(1, N_FEATURES))
+    assert USED[0] + 1 not in USED
+    np.testing.assert_array_equal(
+        whole.predict(other), whole.predict(sparse.csr_array(other.shape))
+    )
+    np.testing.assert_allclose(whole.to_sklearn().predict(wide(X)), part.predict(X))
+
+
+def test_no_step_goes_over_the_others(rows, monkeypatch):
+    lengths = set()
+    step = Adam.step
+
+    def counted(self, values, *others):
+        lengths.add(len(values))
+        step(self, values, *others)
+
+    monkeypatch.setattr(Adam, "step", counted)
+    X, y = rows
+    model = fit(wide(X), y, n_ranks=2, strategy="synchronous")
+    assert lengths == {(len(USED) + 1) * 8 + 8 + 1}
+    predictor = pickle.dumps(model._predictor())
+    assert len(predictor) < 8 * N_FEATURES
+    assert fit(wide(X).toarray(), y, max_iter=1).coefs_[0].all()
+    assert max(lengths) == (N_FEATURES + 1) * 8 + 8 + 1
+
+
+def test_rows_held_out_have_other_columns(rows):
+    """What is in them does not count, neither to scorers of users."""
+    X, y = rows
+    other = wide(X).tolil()
+    other[:, USED[0] + 1] = 7.0
+    given = {"X_val": other.tocsr(), "y_val": y}
+    seen = []
+
+    def scorer(estimator, X, y):
+        seen.append(X.shape[1])
+        return estimator.score(X, y)
+
+    for chosen in (True, scorer):
+        model = MPCAClassifier(
+            (8,), random_state=0, max_iter=6, tol=None, early_stopping=chosen
+        ).fit(wide(X), y, **given)
+        assert model.best_validation_score_ == model.score(wide(X), y)
+    assert set(seen) == {N_FEATURES}
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_a_fit_goes_on(rows, tmp_path, n_ranks):
+    X, y = rows
+    params = {"n_ranks": n_ranks, "strategy": "synchronous"}
+    expected = fit(wide(X), y, **params)
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        fit(wide(X), y, max_iter=3, **params)
+        model = fit(wide(X), y, **params)
+    np.testing.assert_allclose(model.coefs_[0], expected.coefs_[0], atol=1e-12)
+    np.testing.assert_allclose(model.loss_curve_, expected.loss_curve_)
+
+
+def test_warm_starts_keep_what_other_rows_have_taught(rows):
+    X, y = rows
+    model = fit(wide(X), y, warm_start=True)
+    before = model.coefs_[0].copy()
+    left = X.copy()
+    left[:, :10] = 0
+    model.fit(wide(left), y)
+    np.testing.assert_array_equal(model.coefs_[0][USED[:10]], before[USED[:10]])
+    assert (model.coefs_[0][USED[10:]] != before[USED[10:]]).any(axis=1).all()
+    model.partial_fit(wide(X), y)
+    assert (model.coefs_[0][USED[:10]] != before[USED[:10]]).any(axis=1).all()
+    model.set_params(warm_start=False).fit(wide(left), y)
+    assert not model.coefs_[0][USED[:10]].any()
+
+
+def test_blocks_of_a_collection(rows, cluster):
+    X, y = rows
+    dX = da.concatenate(
+        [
+            da.from_delayed(part, (40, N_FEATURES), meta=sparse.csr_array((0, 0)))
+            for part in map(_delayed, np.split(np.arange(120), 3), [X] * 3)
+        ]
+    )
+    model = fit(dX, da.from_array(y, chunks=40), n_ranks=3, strategy="synchronous")
+    assert np.count_nonzero(model.coefs_[0].any(axis=1)) == len(USED)
+    predicted = model.predict(dX).compute()
+    np.testing.assert_array_equal(predicted, model.predict(wide(X)))
+
+
+def _delayed(places, X):
+    return dask.delayed(wide(X[places]))
