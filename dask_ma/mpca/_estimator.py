@@ -53,8 +53,9 @@ from dask_ma.mpca.networks._columns import (
     used_part,
     widened_weights,
 )
-from dask_ma.mpca.networks._mlp import MLPSpec, fitted_sklearn, pack
+from dask_ma.mpca.networks._mlp import MLPSpec, pack
 from dask_ma.mpca.networks._network import NetworkSpec
+from dask_ma.mpca.networks._peer import fitted_sklearn
 from dask_ma.mpca.strategies._parameters import STRATEGY
 from dask_ma.mpca.torch._parameter import as_torch
 from dask_ma.mpca.training._agent import train

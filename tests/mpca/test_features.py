@@ -129,6 +129,47 @@ def test_a_network_learns_from_what_is_far(rows, n_ranks, container):
     assert classifier.score(X, labels) > 0.9
 
 
+@pytest.mark.pairs
+@pytest.mark.parametrize("cls", [MPCAClassifier, MPCARegressor])
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize("container", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("factor", [1e-2, 1e-7])
+def test_features_of_a_tiny_unit(rows, cls, n_ranks, container, dtype, factor):
+    """Their network is that of the rows divided by their distance from the mean."""
+    X, y = rows[0] - np.where(SHIFT == 60, 0, SHIFT), rows[1]
+    X[:, 2] += 8  # far from zero, next to a constant
+    y = (y > 0).astype(int) if cls is MPCAClassifier else y
+    params = {"n_ranks": n_ranks, "strategy": "synchronous"}
+    unit = np.sqrt(X.var(axis=0).sum())
+    tiny = fit((container((X * factor).astype(dtype)), y), cls, **params)
+    plain = fit((container((X / unit).astype(dtype)), y), cls, **params)
+    exact = 1e-7 if dtype == np.float64 else 1e-2
+    np.testing.assert_allclose(tiny.loss_curve_, plain.loss_curve_, rtol=exact)
+    told, expected = tiny.coefs_[0] * factor * unit, plain.coefs_[0]
+    # What rounding leaves of a constant moves its own weights.
+    np.testing.assert_allclose(told[:4], expected[:4], rtol=0, atol=exact)
+    assert tiny.score(container((X * factor).astype(dtype)), y) > 0.7
+    tiny.set_params(warm_start=True, max_iter=1, learning_rate_init=1e-12)
+    before = tiny.coefs_[0] * factor
+    after = tiny.fit(container((X * factor).astype(dtype)), y).coefs_[0] * factor
+    np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)
+
+
+def test_tiny_features_beside_others_and_constants(rows, run_ranks):
+    X = rows[0] - SHIFT
+    for others in (X[:, :1], np.full((N_ROWS, 1), 1e6)):
+        wide = np.hstack([X * 1e-9, others])
+        found = scaling_of(wide, None, 2, run_ranks, is_classifier=True)
+        assert found is None or found.unit == 1
+    found = scaling_of(np.full(X.shape, 7.1), None, 2, run_ranks, is_classifier=True)
+    assert found is None or found.unit == 1
+    assert scaling_of(0 * X, None, 2, run_ranks, is_classifier=True) is None
+    ones = np.hstack([X * 1e-6, np.ones((N_ROWS, 1))])
+    found = scaling_of(ones, None, 2, run_ranks, is_classifier=True)
+    assert found.unit == pytest.approx(1e-6 * np.sqrt(X.var(axis=0).sum()), rel=0.1)
+
+
 @pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("container", [np.asarray, sparse.csr_array])

@@ -147,16 +147,23 @@ def test_a_model_to_go_on_from_keeps_its_intercept(regression):
     np.testing.assert_allclose(model.intercepts_[-1], before, atol=1e-6)
 
 
+def beside_another(X):
+    """Features next to one that says nothing, so that they all keep their sizes."""
+    other = np.random.default_rng(5).normal(size=len(X))
+    return np.column_stack([X, 0.2 * other])
+
+
 def test_a_network_that_is_no_better_than_the_mean_is_noticed(regression):
     """Features of such sizes leave the network where it began."""
     X, y = regression
+    small = beside_another(1e-3 * X)
     model = MPCARegressor((3,), tol=0.5, n_iter_no_change=2, random_state=0)
     with pytest.warns(ConvergenceWarning, match="explains only .* scale the features"):
-        model.fit(1e-3 * X, y)
+        model.fit(small, y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.set_params(learning_rate_init=0.02, tol=1e-2).fit(X, y)
-        model.set_params(tol=None, n_iter_no_change=10, max_iter=2).fit(1e-3 * X, y)
+        model.set_params(tol=None, n_iter_no_change=10, max_iter=2).fit(small, y)
         model.set_params(tol=0.5, n_iter_no_change=2, max_iter=200)
         model.fit(X, np.full(len(y), 7.0))
 
@@ -169,7 +176,7 @@ def test_a_network_that_is_no_better_than_the_mean_is_noticed(regression):
     ],
 )
 def test_scaling_is_advised_at_the_last_epoch(regression, factor, rate, found, cure):
-    X, y = regression[0] * factor, regression[1]
+    X, y = beside_another(regression[0] * factor), regression[1]
     with pytest.warns(ConvergenceWarning) as seen:
         fit((X, y), tol=1e-4, max_iter=20, learning_rate_init=rate)
     (message,) = [str(each.message) for each in seen]

@@ -48,7 +48,7 @@ class GradientPart(NamedTuple):
 
 
 class Scaling(NamedTuple):
-    """What rows become in a network: ``(x - center) / scale``; and its outputs.
+    """What rows become in a network: ``(x / unit - center) / scale``; and its outputs.
 
     Attributes
     ----------
@@ -57,11 +57,14 @@ class Scaling(NamedTuple):
         Above 0.
     outputs : ndarray of shape ()
         What the values of the last layer are multiplied by, above 0.
+    unit : ndarray of shape ()
+        Above 0. The network's penalty is that of weights for rows in this unit.
     """
 
     center: np.ndarray
     scale: np.ndarray
     outputs: np.ndarray = np.ones(())
+    unit: np.ndarray = np.ones(())
 
 
 class FitOutlook(NamedTuple):

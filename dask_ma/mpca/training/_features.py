@@ -15,6 +15,8 @@ from dask_ma.mpca.training._outliers import outliers_note, without_outliers
 
 _FAR = 5.0  # standard deviations
 _LARGE = 10.0  # a standard deviation
+_TINY = 0.1  # a distance of rows from their mean, the root of the mean square
+_ROUNDING = 1e-13  # of the mean square of a feature: below it is no variance
 _APART = 10.0  # times the standard deviation of another column of targets
 _OFF = 3.0  # a standard deviation of targets, or the inverse of one
 
@@ -54,6 +56,9 @@ def agree_on_scaling(
         features are left as they are, too: outputs as large as the targets may be made
         of them.
 
+        Rows whose distance from their mean is below 0.1 are divided by that, so that
+        a network learns of them, too; all else is for rows so divided.
+
         Otherwise the center is the weighted mean of each feature, and the scale its
         standard deviation, but 1 where that is less, if a feature is more than five
         standard deviations from zero or has one above 10; of a regression with outputs
@@ -68,6 +73,10 @@ def agree_on_scaling(
     target_scale = _scale_of(target_variance)
     outputs = np.array(target_scale or 1.0)
     mean, variance, is_known = _moments(group, shard)
+    unit = _unit_of(mean, variance)
+    if unit != 1:
+        mean, variance = mean / unit, variance / unit**2
+    units = np.array(unit)
     with np.errstate(over="ignore", invalid="ignore"):
         is_wide = is_known & (variance > _LARGE**2)
     # A few values of another size must not make a scale in which all others vanish.
@@ -82,14 +91,15 @@ def agree_on_scaling(
     ones = np.ones(len(mean))
     is_plain = target_variance is not None and outputs == 1 and not is_large.any()
     if target_scale is None or is_plain:
-        return Scaling(np.where(is_far, mean, 0.0), ones) if is_far.any() else None
+        far = Scaling(np.where(is_far, mean, 0.0), ones, unit=units)
+        return far if unit != 1 or is_far.any() else None
     if not (is_far.any() or is_large.any()):
-        nothing = Scaling(np.zeros(len(mean)), ones, outputs)
-        return nothing if outputs != 1 else None
+        nothing = Scaling(np.zeros(len(mean)), ones, outputs, units)
+        return nothing if outputs != 1 or unit != 1 else None
     if len(drowned) and target_variance is not None and tell is not None:
         tell(outliers_note(drowned, variance, inner[1]))
     scale = np.sqrt(np.maximum(1.0, variance, where=is_known, out=ones))
-    return Scaling(np.where(is_known, mean, 0.0), scale, outputs)
+    return Scaling(np.where(is_known, mean, 0.0), scale, outputs, units)
 
 
 def _scale_of(variance: np.ndarray | None) -> float | None:
@@ -102,6 +112,17 @@ def _scale_of(variance: np.ndarray | None) -> float | None:
     spread = float(np.sqrt(np.mean(variance)))
     is_off = 0 < spread < 1 / _OFF or _OFF < spread < np.inf
     return spread if is_off else 1.0
+
+
+def _unit_of(mean: np.ndarray, variance: np.ndarray) -> float:
+    """Distance of rows from their mean, if it is tiny; 1 if not."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        least = _ROUNDING * (np.abs(variance) + mean**2)
+        is_certain = variance > least
+        known, doubt = variance[is_certain].sum(), least[~is_certain].sum()
+    # Steps of the size that suits features near 1 would take for ever.
+    distance = float(np.sqrt(known + doubt))
+    return distance if doubt < known < _TINY**2 else 1.0
 
 
 def kept_scaling(shared: Mapping[str, Any]) -> Scaling | None:

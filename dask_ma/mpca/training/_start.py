@@ -55,7 +55,7 @@ def build_network(
         network.set_columns(columns)
     if scaling is not None:
         center, scale = columns.taken(np.stack(scaling[:2]))
-        network.set_scaling(Scaling(center, scale, scaling.outputs))
+        network.set_scaling(scaling._replace(center=center, scale=scale))
     if params.vector is None and not params.is_classifier:
         network.shift_outputs(first_outputs)
     if params.vector is not None:
