@@ -219,7 +219,7 @@ def test_many_coefficients_are_left_to_bfgs(monkeypatch):
     monkeypatch.setattr("dask_ma.sfb.logistic._refine.MOST_VARIABLES", 2)
     monkeypatch.setattr("dask_ma.sfb.logistic._fit.MOST_VARIABLES", 10**6)
     # Those of dense rows have second derivatives within outputs.
-    monkeypatch.setattr("dask_ma.sfb.logistic._refine.has_blocks", lambda *_: False)
+    monkeypatch.setattr("dask_ma.sfb.logistic._models.has_blocks", lambda *_: False)
     for penalty in ("l2", "l1"):
         check("wine", 1e-3, penalty, n_ranks=3)
 

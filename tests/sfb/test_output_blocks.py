@@ -14,10 +14,17 @@ from dask_ma import SFBLogisticRegression
 from dask_ma.data import Block, Shard
 from dask_ma.exceptions import InsufficientMemoryError
 from dask_ma.kernels import softmax, softmax_hessian
-from dask_ma.sfb.logistic import _curvature, _fit, _objective, _refine, _room
+from dask_ma.sfb.logistic import (
+    _curvature,
+    _fit,
+    _models,
+    _objective,
+    _refine,
+    _room,
+)
 from dask_ma.sfb.logistic._curvature import moments_of_outputs
+from dask_ma.sfb.logistic._models import BlockModel, has_blocks
 from dask_ma.sfb.logistic._penalty import Penalty
-from dask_ma.sfb.logistic._refine import has_blocks
 from dask_ma.sfb.model import _rows
 from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.prox import NoPenalty
@@ -60,7 +67,7 @@ def test_weak_elastic_nets_of_dense_rows_come_to_their_optimum(l1_ratio, monkeyp
     exact = fit(tol=1e-5, **params)
     assert -1e-6 < objective(model) - objective(exact) <= model.dual_gap_
     # Without them neither dual ascent nor BFGS is there by then.
-    monkeypatch.setattr(_refine, "has_blocks", lambda *_: False)
+    monkeypatch.setattr(_models, "has_blocks", lambda *_: False)
     with pytest.warns(ConvergenceWarning):
         fit(max_iter=model.n_iter_, **params)
 
@@ -84,10 +91,8 @@ def test_weak_1_norms_come_to_their_optimum(n_classes, fit_intercept):
 )
 def test_products_with_many_rows_are_few(n_rows, n_products):
     """Each goes over all of them, where second derivatives are found from some."""
-    shown = SimpleNamespace(
-        _n_wanted=10**4, _n_rows=n_rows, _matrix=SimpleNamespace(shape=(10, 784))
-    )
-    assert _refine.Refinement._most_on_face.fget(shown) == n_products
+    model = BlockModel(SimpleNamespace(n_rows=n_rows), (10, 784), np.ones(7850))
+    assert model.most_products == n_products
 
 
 @pytest.mark.usefixtures("many")
@@ -97,7 +102,7 @@ def test_steps_among_points_of_the_same_signs_save_others(monkeypatch, n_ranks):
     params = {"alpha": 1e-6, "l1_ratio": 0.15, "tol": 1e-4, "n_ranks": n_ranks}
     model = fit(**params)
     assert model.dual_gap_ <= 1e-4 * objective(model)
-    monkeypatch.setattr(_refine.Refinement, "_step_on_face", lambda _: None)
+    monkeypatch.setattr(_refine.Refinement, "_step_on_face", lambda *_: None)
     with pytest.warns(ConvergenceWarning):
         fit(max_iter=2 * model.n_iter_, **params)
 

@@ -1,5 +1,7 @@
 """Units of coefficients, and what steps in those of uncorrelated features bring."""
 
+from types import SimpleNamespace
+
 import dask
 import numpy as np
 import pytest
@@ -7,9 +9,14 @@ from scipy import sparse
 from sklearn.datasets import load_digits
 
 from dask_ma import SFBLogisticRegression
+from dask_ma.kernels import softmax
 from dask_ma.sfb.logistic import _refine, _units
 from dask_ma.sfb.logistic._curvature import Curvature
+from dask_ma.sfb.logistic._objective import Objective
+from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._units import UncorrelatedUnits, Units
+from dask_ma.sfb.model._matrix import ParameterMatrix
+from dask_ma.sfb.prox import NoPenalty
 
 RNG = np.random.default_rng(0)
 N_FEATURES, N_OUTPUTS, L2 = 6, 3, 0.02
@@ -162,24 +169,31 @@ def images():
     return np.hstack([X, X**2 / 16])[:500] * 16, y[:500]
 
 
-@pytest.mark.each
-@pytest.mark.parametrize("n_ranks", [1, 3])
-def test_classes_that_can_be_told_apart(images, monkeypatch, n_ranks):
-    """A tenth of the products, as the penalty is no small part of a wrong sum."""
-    n_products, original = [], Curvature.product
+@pytest.fixture
+def products(monkeypatch):
+    """Ranks that have worked out products with second derivatives."""
+    ranks, original = [], Curvature.product
 
     def product(self, *direction):
-        n_products.append(self._group.rank)
+        ranks.append(self._group.rank)
         return original(self, *direction)
 
     monkeypatch.setattr(Curvature, "product", product)
+    return ranks
+
+
+@pytest.mark.each
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_classes_that_can_be_told_apart(images, monkeypatch, products, n_ranks):
+    """A tenth of the products, as the penalty is no small part of a wrong sum."""
     params = {"random_state": 0, "n_ranks": n_ranks}
     found = SFBLogisticRegression(**params).fit(*images)
     assert found.dual_gap_ <= 1e-3 * found.history_[-1]["objective"]
-    n_now = len(n_products)
+    n_now = len(products)
     monkeypatch.setattr(_units, "_OTHER", np.inf)
+    monkeypatch.setattr(_units, "_PRODUCT", 0)
     SFBLogisticRegression(**params).fit(*images)
-    assert 0 < n_now < (len(n_products) - n_now) / 5
+    assert 0 < n_now < (len(products) - n_now) / 5
 
 
 def test_a_resumed_fit_has_the_same_units(images, interrupted, tmp_path):
@@ -193,6 +207,116 @@ def test_a_resumed_fit_has_the_same_units(images, interrupted, tmp_path):
         resumed = fit()
     assert resumed.n_iter_ == whole.n_iter_
     np.testing.assert_array_equal(resumed.coef_, whole.coef_)
+
+
+@pytest.fixture(scope="module")
+def long_rows():
+    """Rows far from the origin that lead passes to large weights, and 9 classes."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 12)) @ rng.normal(size=(12, 140))
+    X += 0.3 * rng.normal(size=X.shape)
+    y = X @ rng.normal(size=(140, 9)) / 8 + rng.gumbel(size=(300, 9))
+    return 100 * (X + 3), y.argmax(axis=1)
+
+
+@pytest.mark.each
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("part", ["_start_from_zero", "note"])
+def test_large_weights_are_left(long_rows, monkeypatch, products, part, kind, n_ranks):
+    """By a step from zero, and by second moments of the rows that are in doubt."""
+    X, y = long_rows
+    X, params = X.astype(kind), {"random_state": 0, "n_ranks": n_ranks}
+    found = SFBLogisticRegression(**params).fit(X, y).history_[-1]
+    assert found["dual_gap"] <= 1e-3 * found["objective"]
+    n_now = len(products)
+    owner = _refine.Refinement if part == "_start_from_zero" else UncorrelatedUnits
+    monkeypatch.setattr(owner, part, lambda *_: None)
+    other = SFBLogisticRegression(**params).fit(X, y).history_[-1]
+    assert other["objective"] == pytest.approx(found["objective"], rel=2e-3)
+    assert n_now < 0.8 * (len(products) - n_now)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_a_start_that_is_lower_stays(long_rows, monkeypatch, fit_intercept):
+    """Bit for bit, on all ranks, as if nothing had been tried."""
+    params = {"random_state": 0, "n_ranks": 2, "fit_intercept": fit_intercept}
+    model = SFBLogisticRegression(warm_start=True, **params).fit(*long_rows)
+    places, original = [], _refine.Refinement._start_from_zero
+
+    def place(refinement):
+        matrix, now = refinement._matrix, refinement.now
+        intercept = 0 if matrix.intercept is None else matrix.intercept.copy()
+        return matrix.whole().copy(), intercept, now.objective, now.bound
+
+    def start(refinement):
+        before = place(refinement)
+        original(refinement)
+        places.append((before, place(refinement)))
+
+    monkeypatch.setattr(_refine.Refinement, "_start_from_zero", start)
+    model.set_params(tol=1e-5, max_iter=40, solver="sgd").fit(*long_rows)
+    assert len(places) == 2
+    for before, after in places:
+        for one, other in zip(before, after, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("n_outputs", [1, 3])
+def test_second_moments_of_rows_in_doubt(n_outputs, rows, make_shards, run_ranks):
+    """Weighted by mean second derivatives of their losses, and as they are."""
+    weight = rows.weight / rows.weight.mean()
+    shards = make_shards(2, rows.X, rows.y, weight)
+    W = np.random.default_rng(0).normal(size=(n_outputs, rows.X.shape[1]))
+
+    def program(group):
+        shard = shards[group.rank]
+        problem = SimpleNamespace(
+            shard=shard, n_problems=n_outputs, total_rows=len(rows.y)
+        )
+        totals = SimpleNamespace(centred=lambda X: X)
+        place = {"fit_intercept": False, "totals": totals, "group": group}
+        objective = Objective(problem, Penalty(0.0, 0.1), **place)
+        matrix = ParameterMatrix(W.copy(), None, NoPenalty())
+        return objective.second_moments(), objective.second_moments(matrix)
+
+    found, others = run_ranks(program, 2)
+    assert others == (None, None)
+    p = softmax(rows.X @ W.T)
+    doubts = (p * (1 - p)).mean(axis=1)
+    for moments, factor in zip(found, (1, doubts), strict=True):
+        expected = (rows.X.T * (weight * factor)) @ rows.X / len(rows.y)
+        np.testing.assert_allclose(moments, expected, atol=1e-12)
+
+
+def test_units_take_second_moments_of_rows_in_doubt():
+    """Until second derivatives are a small part of what they were."""
+    units = make_units(UncorrelatedUnits, has_intercept=False)
+    few = ROWS[:12].T @ ROWS[:12] / len(ROWS)
+    assert units.meet(0.1, 0.1 * few)
+    points = RNG.normal(size=(len(units.scales), 2))
+    for curvature in (0.1, 0.01):
+        units.meet(curvature)
+        other = make_units(UncorrelatedUnits, has_intercept=False)
+        other.load_state_dict(units.state_dict())
+        system = curvature * few + L2 * np.eye(N_FEATURES)
+        for one in (units, other):
+            first, second = (one.values_of(point)[0] for point in points.T)
+            product = (first * (system @ second)).sum()
+            assert product == pytest.approx(points[:, 0] @ points[:, 1], rel=1e-2)
+
+
+def test_second_moments_are_found_anew_after_as_much_work():
+    units = make_units(UncorrelatedUnits, has_intercept=True)
+    due = []
+    for n_products in (0, 1, 100):
+        units.note(n_products)
+        due.append(units.is_due)
+    assert due == [False, True, True]  # 6 features, and 3 outputs
+    other = make_units(UncorrelatedUnits, has_intercept=True)
+    other.load_state_dict(units.state_dict())
+    assert other.is_due
 
 
 @pytest.mark.each

@@ -80,8 +80,9 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         Whether the fit goes on with steps on the objective of all rows at once where
         the passes so far show that their like would take long: proximal Newton steps,
         with second derivatives where up to 1200 coefficients matter, else by conjugate
-        gradients for "l2", with those within each class for an L1 part and dense rows,
-        and otherwise with limited-memory BFGS. A step, and each product of conjugate
+        gradients for "l2", with those of single coefficients for an L1 part and sparse
+        rows, with those within each class for dense ones, and otherwise with
+        limited-memory BFGS. A step, and each product of conjugate
         gradients, sends a matrix or two per rank, or second derivatives, where False
         sends none with full broadcasts. "auto" is True where it is possible, which is
         not with ``penalty="trace"``, `early_stopping` or ``tol=None``, nor where steps

@@ -161,6 +161,24 @@ class Face:
 
         return inverse
 
+    def inverse_of_diagonal(
+        self, diagonal: np.ndarray
+    ) -> Callable[[np.ndarray], np.ndarray]:
+        """Inverse of the second derivatives by single variables.
+
+        Parameters
+        ----------
+        diagonal : ndarray of shape (n_variables,)
+            Those of the loss, above 0.
+
+        Returns
+        -------
+        inverse : callable
+            Gives as many variables from `n_variables`.
+        """
+        inverse = 1 / (diagonal + self._l2)
+        return lambda vector: self.within(vector * inverse)
+
 
 def _factor_of(system: np.ndarray, added: np.ndarray, jitter: float) -> np.ndarray:
     """Lower factor of a system with more on its diagonal, as much as it takes."""

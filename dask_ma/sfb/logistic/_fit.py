@@ -18,11 +18,12 @@ from dask_ma.sfb._engine import BroadcastEngine
 from dask_ma.sfb._gathered import gathered
 from dask_ma.sfb._start import Start, arrays_of
 from dask_ma.sfb.logistic._dual_model import DualModel, ElasticDualModel
+from dask_ma.sfb.logistic._models import has_blocks
 from dask_ma.sfb.logistic._objective import Objective
 from dask_ma.sfb.logistic._outlook import Outlook
 from dask_ma.sfb.logistic._params import SFBParams
 from dask_ma.sfb.logistic._penalty import Penalty
-from dask_ma.sfb.logistic._refine import MOST_VARIABLES, Refinement, has_blocks
+from dask_ma.sfb.logistic._refine import MOST_VARIABLES, Refinement
 from dask_ma.sfb.logistic._room import Room, find_room
 from dask_ma.sfb.logistic._softmax_model import GradientModel
 from dask_ma.sfb.logistic._span import Span

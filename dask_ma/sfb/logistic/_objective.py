@@ -201,12 +201,46 @@ class Objective:
         place = self._problem, self._totals, self._group
         return moments_of_outputs(*place, matrix, stride)
 
+    def diagonal(self, matrix: ParameterMatrix) -> np.ndarray | None:
+        """Second derivatives of the loss by single variables; a collective call.
+
+        Returns
+        -------
+        curvatures : ndarray of shape (n_variables,) or None
+            Feature by feature, then intercepts, on rank 0.
+        """
+        n_outputs, n_features = matrix.shape
+        total, border = np.zeros((n_features, n_outputs)), np.zeros(n_outputs)
+        for _, batch in row_batches(self._problem.shard, n_outputs):
+            X = self._totals.centred(batch.X)
+            curvature = softmax(matrix.product(X))
+            curvature *= 1 - curvature
+            if batch.sample_weight is not None:
+                curvature *= batch.sample_weight[:, np.newaxis]
+            border += curvature.sum(axis=0, dtype=np.float64)
+            squares = X.multiply(X).tocsr() if sparse.issparse(X) else X**2
+            _add_product(total, squares, curvature)
+        border = allreduce(self._group, border) / self.n_rows
+        mean = self._mean_of_all(total)
+        if mean is None:
+            return None
+        parts = [mean.ravel()]
+        return np.concatenate(parts if matrix.intercept is None else [*parts, border])
+
     def curvature(self, matrix: ParameterMatrix) -> Curvature:
         """Second derivatives at a point, for products with directions."""
         return Curvature(self._problem, self._totals, self._group, matrix)
 
-    def second_moments(self) -> np.ndarray | None:
+    def second_moments(
+        self, matrix: ParameterMatrix | None = None
+    ) -> np.ndarray | None:
         """Weighted mean products of all pairs of dense features; a collective call.
+
+        Parameters
+        ----------
+        matrix : ParameterMatrix, default=None
+            Where rows are weighted by the mean second derivatives of their losses by
+            single linear functions, besides; None weights them alike.
 
         Returns
         -------
@@ -217,8 +251,13 @@ class Objective:
         total = np.zeros((n_features, n_features))
         for _, batch in row_batches(self._problem.shard, self._problem.n_problems):
             # Rounding would make more of what features have in common.
-            X = self._totals.centred(batch.X).astype(np.float64)
-            weight = batch.sample_weight
+            X, weight = self._totals.centred(batch.X), batch.sample_weight
+            if matrix is not None:
+                p = softmax(matrix.product(X))
+                p *= 1 - p
+                own = p.mean(axis=1, dtype=np.float64)
+                weight = own if weight is None else own * weight
+            X = X.astype(np.float64)
             total += X.T @ (X if weight is None else X * weight[:, np.newaxis])
         found = reduce(self._group, total)
         return None if found is None else found / self._problem.total_rows

@@ -3,10 +3,11 @@
 Stochastic steps need long for the rest where features are alike or rows few. It is
 done by proximal Newton steps on the whole gradient: with the second derivatives by all
 coefficients that matter, where these are few, by conjugate gradients where there is an
-L2 penalty alone, on uncorrelated features if rows are dense, within outputs, where
-there is an L1 penalty and rows are dense, each followed by Newton's step among the
-points of the same signs, and else with limited-memory BFGS. Rank 0 finds the steps; a
-step, and each product that it takes, sends a matrix from each rank to it, and one back.
+L2 penalty alone, on uncorrelated features if rows are dense, by single variables or
+within outputs where there is an L1 penalty and rows are sparse or dense, each followed
+by Newton's step among the points of the same signs, and else with limited-memory BFGS.
+Rank 0 finds the steps; a step, and each product that it takes, sends a matrix from each
+rank to it, and one back.
 
 Where single precision has nothing to gain, steps go on in double precision, on a matrix
 of their own.
@@ -23,7 +24,6 @@ from dask_ma.engine import RankContext, RoundLog
 from dask_ma.kernels import (
     CompactMemory,
     ConjugateGradients,
-    block_point,
     model_point,
     newton_excess,
     newton_point,
@@ -31,6 +31,7 @@ from dask_ma.kernels import (
 )
 from dask_ma.sfb.logistic._face import Face, Step, shorter
 from dask_ma.sfb.logistic._memory_state import fill_memory, memory_state
+from dask_ma.sfb.logistic._models import LocalModel, make_model
 from dask_ma.sfb.logistic._objective import Evaluation, Objective
 from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._room import Room, count_pairs
@@ -45,15 +46,7 @@ _ROWS_PER_VARIABLE = 50  # that second derivatives are found from, of all rows
 # Features of dense rows that may be made uncorrelated, at most, and for each output:
 # second moments are to take no more than some gradients.
 _MOST_FEATURES, _FEATURES_PER_OUTPUT = 2048, 200
-# Second derivatives within outputs, at most, and rows for each feature that they are
-# found from.
-_MOST_IN_BLOCKS, _ROWS_PER_FEATURE = 2**25, 10
-# What these are multiplied by: outputs that change against each other have up to twice
-# as much, but most have less.
-_COUPLING = 1.5
-# What conjugate gradients with these leave of a gradient, and how many products they
-# take, at least and at most.
-_LEFT_ON_FACE, _PRODUCTS_ON_FACE = 0.05, (5, 60)
+_LEFT_ON_FACE = 0.05  # of a gradient, by conjugate gradients among points of its signs
 _DAMPING = 1e-9  # of the mean second derivative
 _SUFFICIENT = 1e-4
 _MOST_TRIALS, _FEW_TRIALS = 30, 6
@@ -141,14 +134,18 @@ class Refinement:
         self._memory = CompactMemory(count_pairs(len(self._scales)))
         fill_memory(self._memory, kept)
         shape = n_outputs, n_features
-        self._has_blocks = room.blocks and has_blocks(penalty, totals, shape)
+        place = objective, penalty, totals, shape, self._scales
+        self._model = make_model(*place, has_room=room.blocks)
+        if self._model is not None:
+            self._model.load_state_dict(kept or {})
         self._newton: np.ndarray | None = None  # step, on rank 0
-        self._blocks: np.ndarray | None = None  # on rank 0
         self.is_stuck, self.decrease = False, np.inf
         self._decrement = np.inf  # of the last step, on rank 0
         with log.computing():
             self.now = self._evaluate(settles=kept is None)  # in a state they have
             self._place = self._found(self.now)
+            if self._is_uncorrelated and kept is None:
+                self._start_from_zero()
 
     def run_round(self) -> None:
         """Make a step that lowers the objective; a collective call."""
@@ -159,12 +156,12 @@ class Refinement:
                 hessian = self._objective.hessian(self._trial, *plan[1:])
             elif self._truncates:
                 self._newton = self._newton_step()
-            elif self._has_blocks:
-                self._blocks = self._find_blocks()
+            elif self._model is not None:
+                self._model.find(self._trial)
             self._search(plan, hessian)
-            if plan is None and self._has_blocks:
-                self._step_on_face()
-            self._blocks = None
+            if plan is None and self._model is not None:
+                self._step_on_face(self._model)
+                self._model.forget()
             if self.is_stuck and self._trial.dtype != np.float64:
                 self._sharpen()
             elif self.is_stuck and np.isfinite(self.now.bound):
@@ -174,6 +171,8 @@ class Refinement:
         """What this rank needs to go on from here."""
         trial, kept = self._trial, memory_state(self._memory)
         kept.update(self._units.state_dict())
+        if self._model is not None:
+            kept.update(self._model.state_dict())
         if self._place is not None and trial is not self._matrix:  # on rank 0
             kept["values"] = trial.whole().copy()
             if trial.intercept is not None:
@@ -193,48 +192,48 @@ class Refinement:
         moments = self._objective.second_moments()
         return UncorrelatedUnits(*place, has_intercept=has_intercept, moments=moments)
 
-    def _step_on_face(self) -> None:
+    def _start_from_zero(self) -> None:
+        """Go where Newton's step from there leads, if that is lower; collective."""
+        # Passes may have come to large weights, with rows far on the wrong side: these
+        # have next to no second derivatives, and steps are many and short. At zero all
+        # rows have theirs.
+        before, trial, kept, zero = self.now, self._trial, None, None
+        if self._place is not None:
+            intercept = trial.intercept
+            kept = trial.whole().copy(), None if intercept is None else intercept.copy()
+            zero = np.zeros_like(self._place.point)
+        self._move(zero)
+        self.now = self._evaluate()
+        self._place = self._found(self.now)
+        self._newton = self._newton_step()
+        self._search(None, None)
+        if self.now.objective >= before.objective:
+            self._put(broadcast(self._group, kept))
+            self.now, self._place = before, self._found(before)
+        self._newton = None
+        self.is_stuck, self.decrease = False, np.inf
+
+    def _step_on_face(self, model: LocalModel) -> None:
         """Go towards the minimum among points with these signs; a collective call."""
         before, face, solver = self.now.objective, None, None
         if self._place is not None:
-            assert self._blocks is not None
             penalties = self._l1, self._l2
             face = Face(*self._place, *penalties, self._matrix.shape[0])
             solver = ConjugateGradients(
                 -face.slopes,
                 tol=_LEFT_ON_FACE,
-                most=self._most_on_face,
-                precondition=face.inverse(self._blocks),
+                most=model.most_products,
+                precondition=model.inverse(face),
             )
         found, step = self._solve(solver, face), None
         if face is not None and found is not None:
             step = face.step(self._without_drift(found))
-        if self._go(step, _FEW_TRIALS):
+        share = self._go(step, _FEW_TRIALS)
+        model.note_step_on_face(share)
+        if share:
             least = max(_ROUNDING, float(np.finfo(self._trial.dtype).eps))
             is_idle = before - self.now.objective <= least * abs(before)
             self.is_stuck = self.is_stuck and is_idle
-
-    @property
-    def _n_wanted(self) -> int:
-        """Rows that second derivatives within outputs are found from, of all."""
-        return max(10**4, _ROWS_PER_FEATURE * self._matrix.shape[1])
-
-    @property
-    def _most_on_face(self) -> int:
-        """Most products, so that they take no longer than what comes before them."""
-        most = self._n_wanted * self._matrix.shape[1] // max(1, self._n_rows)
-        return int(np.clip(most, *_PRODUCTS_ON_FACE))
-
-    def _find_blocks(self) -> np.ndarray | None:
-        """Second derivatives within outputs, on rank 0; a collective call."""
-        stride = max(1, self._n_rows // self._n_wanted)
-        blocks = self._objective.moments_of_outputs(self._trial, stride)
-        if blocks is not None:
-            scales = self._scales[:: self._matrix.shape[0]]
-            blocks *= blocks.dtype.type(_COUPLING if self._matrix.shape[0] > 1 else 1)
-            blocks /= scales[:, np.newaxis, np.newaxis].astype(blocks.dtype)
-            blocks /= scales.astype(blocks.dtype)
-        return blocks
 
     @property
     def _is_uncorrelated(self) -> bool:
@@ -312,16 +311,20 @@ class Refinement:
 
     def _newton_step(self) -> np.ndarray | None:
         """About Newton's step, on rank 0, by conjugate gradients; a collective call."""
-        solver = None
+        solver, moments = None, None
+        if self._units.is_due:
+            moments = self._objective.second_moments(self._trial)
         if self._place is not None:
-            if self._units.meet(self.now.curvature):
+            if self._units.meet(self.now.curvature, moments):
                 self._place = self._found(self.now)
                 assert self._place is not None
             point, gradient = self._place
             gradient = gradient + self._l2 * point  # what units have not in them
             curvature = None if self._is_uncorrelated else self.now.curvature
             solver = truncated_newton(gradient, self._l2, curvature)
-        return self._solve(solver)
+        found = self._solve(solver)
+        self._units.note(self._n_products)
+        return found
 
     def _solve(
         self, solver: ConjugateGradients | None, face: Face | None = None
@@ -329,6 +332,7 @@ class Refinement:
         """Give a solver, on rank 0, the products it asks for; a collective call."""
         group, units = self._group, self._units
         curvature = self._objective.curvature(self._trial)
+        self._n_products = 0
         while True:
             direction = None if solver is None else solver.direction
             asked = None if direction is None else units.values_of(direction)
@@ -336,6 +340,7 @@ class Refinement:
             if asked is None:
                 return None if solver is None else solver.solution
             dtype = self._trial.dtype
+            self._n_products += 1
             found = curvature.product(*(part.astype(dtype) for part in asked))
             if solver is not None and direction is not None and found is not None:
                 total, slopes = found
@@ -351,9 +356,9 @@ class Refinement:
         point, gradient = start
         if self._newton is not None:
             return point - self._newton
-        if self._blocks is not None:
-            return self._block_target(start, self._blocks)
         l1, l2 = self._l1, self._l2
+        if plan is None and self._model is not None:
+            return self._model.target(point, gradient, l1, l2)
         if hessian is None and not l1.any():
             return point - self._memory.solve(gradient + l2 * point, l2)
         if hessian is None:
@@ -366,18 +371,6 @@ class Refinement:
         parts = (v[picked] for v in (gradient, point, self._l1, self._l2))
         target[picked] = newton_point(hessian, *parts)
         return target
-
-    def _block_target(self, start: Place, blocks: np.ndarray) -> np.ndarray:
-        """On rank 0, where the model without derivatives across outputs is least."""
-        n_outputs = self._matrix.shape[0]
-        gradient, point = (
-            v.reshape(-1, n_outputs) for v in (start.gradient, start.point)
-        )
-        penalties = self._l1[::n_outputs], self._l2[::n_outputs]
-        found = block_point(
-            blocks, gradient, point, *penalties, has_shifts=n_outputs > 1
-        )
-        return found.ravel()
 
     def _without_drift(self, direction: np.ndarray) -> np.ndarray:
         """A step that leaves the mean intercept of several outputs where it is."""
@@ -400,16 +393,18 @@ class Refinement:
             # Newton's decrement is at most twice what the model says is to be gained.
             self._decrement = -2 * slope
             step = Step(start.point, direction, slope)
-        if self._go(step, _MOST_TRIALS):
+        if share := self._go(step, _MOST_TRIALS):
             self._learn(start, plan)
+            if plan is None and self._model is not None:
+                self._model.note_step(share)
             self.decrease = float(broadcast(self._group, -step.slope if step else None))
             self.is_stuck = self._is_noise(before.objective - self.now.objective)
             return
         # What the memory holds may be of another place.
         self.is_stuck = bool(broadcast(self._group, not self._forget(plan)))
 
-    def _go(self, step: Step | None, n_trials: int) -> bool:
-        """Make rank 0's step, or a part of it, if the objective falls; collective."""
+    def _go(self, step: Step | None, n_trials: int) -> float:
+        """Which share of rank 0's step it has made the objective fall; collective."""
         before, share = self.now.objective, 1.0
         slope = 0.0 if step is None else step.slope
         for _ in range(n_trials):
@@ -423,10 +418,10 @@ class Refinement:
             is_lower = found.objective <= before + _SUFFICIENT * share * slope
             if broadcast(self._group, is_lower):
                 self.now, self._place = found, self._found(found)
-                return True
+                return share
             share *= shorter(found.objective - before, slope * share)
         self._move(None if step is None else step.start)
-        return False
+        return 0.0
 
     def _is_noise(self, gain: float) -> bool:
         """Whether what a step has gained is what single precision rounds off."""
@@ -438,7 +433,7 @@ class Refinement:
         """Have the memory of BFGS learn from a step, if it is asked."""
         if start is None or self._place is None:
             return
-        if plan is None and not (self._truncates or self._has_blocks):
+        if plan is None and not self._truncates and self._model is None:
             self._memory.add(
                 self._place.point - start.point, self._place.gradient - start.gradient
             )
@@ -474,15 +469,13 @@ class Refinement:
         found = broadcast(self._group, found)
         if found is None:
             return False
-        values, intercept = found
-        # The matrix of the fit takes them rounded.
-        for matrix in (trial,) if trial is self._matrix else (trial, self._matrix):
-            matrix.replace(values, None if matrix.intercept is None else intercept)
+        self._put(found)
         return True
 
-
-def has_blocks(penalty: Penalty, totals: Totals, shape: tuple[int, int]) -> bool:
-    """Whether second derivatives within outputs lead steps on many coefficients."""
-    n_outputs, n_features = shape
-    is_small = n_outputs * n_features**2 <= _MOST_IN_BLOCKS
-    return penalty.l1 > 0 and not totals.is_sparse and is_small
+    def _put(self, parts: tuple[np.ndarray, np.ndarray | None]) -> None:
+        """Take coefficients and intercepts, the same on all ranks."""
+        trial = self._trial
+        # The matrix of the fit takes them rounded.
+        for matrix in (trial,) if trial is self._matrix else (trial, self._matrix):
+            values, intercept = parts
+            matrix.replace(values, None if matrix.intercept is None else intercept)

@@ -13,6 +13,8 @@ from scipy import linalg
 _CURVATURE, _OTHER, _LEAST = 0.2, 4.0, 1e-12
 _HALF = 0.5  # unit of an intercept, whose feature is 1 throughout
 _JITTER = 1e-7  # of the mean second derivative
+# Second moments of as many outputs as a product is of take as long.
+_PRODUCT = 4
 
 
 class Units:
@@ -45,9 +47,14 @@ class Units:
         self.scales = np.append(repeated, np.full(n_intercepts, _HALF))
         self.l2 = np.append(l2 / repeated**2, np.zeros(n_intercepts))
 
-    def meet(self, curvature: float) -> bool:
+    is_due = False  # whether other second moments would do better
+
+    def meet(self, curvature: float, moments: np.ndarray | None = None) -> bool:
         """Become right for a mean second derivative; return whether points change."""
         return False
+
+    def note(self, n_products: int) -> None:
+        """Take note of how many products a step has taken; on all ranks."""
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """What they have become, for others to become the same."""
@@ -125,13 +132,27 @@ class UncorrelatedUnits(Units):
         self._ridge = l2 / scales**2
         self._moments: np.ndarray | None = None
         if moments is not None:
-            self._moments = moments / scales / scales[:, np.newaxis]
+            self._moments = self._of_points(moments)
             self._take(_CURVATURE)
 
-    def meet(self, curvature: float) -> bool:
-        """Become right for a mean second derivative; return whether points change."""
+    def meet(self, curvature: float, moments: np.ndarray | None = None) -> bool:
+        """Become right for a mean second derivative; return whether points change.
+
+        Parameters
+        ----------
+        curvature : float
+            Mean second derivative of the losses.
+        moments : ndarray of shape (n_features, n_features), default=None
+            Second moments of the features weighted by them, on rank 0.
+
+        Returns
+        -------
+        has_changed : bool
+        """
         share = max(curvature, _LEAST)
-        if (
+        if moments is not None:
+            self._moments = self._of_points(moments) / share
+        elif (
             self._moments is None
             or self._share / _OTHER <= share <= _OTHER * self._share
         ):
@@ -139,13 +160,23 @@ class UncorrelatedUnits(Units):
         self._take(share)
         return True
 
+    def note(self, n_products: int) -> None:
+        """Take note of how many products a step has taken; on all ranks."""
+        n_features = self._n_values // self._n_outputs
+        self.is_due = _PRODUCT * self._n_outputs * n_products > n_features
+
     def state_dict(self) -> dict[str, np.ndarray]:
         """What they have become, for others to become the same."""
-        return {} if self._moments is None else {"share": np.array(self._share)}
+        kept = {"is_due": np.array(self.is_due)}
+        if self._moments is not None:
+            kept.update(share=np.array(self._share), moments=self._moments)
+        return kept
 
     def load_state_dict(self, kept: dict[str, Any]) -> None:
         """Become what others were."""
+        self.is_due = bool(kept.get("is_due", False))
         if self._moments is not None and "share" in kept:
+            self._moments = kept["moments"]
             self._take(float(kept["share"]))
 
     def point_of(self, values: np.ndarray, intercept: np.ndarray | None) -> np.ndarray:
@@ -180,6 +211,11 @@ class UncorrelatedUnits(Units):
         self._factor = _factor_of(system)
         # Intercepts are to have the second derivatives that coefficients have.
         self.scales[self._n_values :] = _HALF * np.sqrt(share / _CURVATURE)
+
+    def _of_points(self, moments: np.ndarray) -> np.ndarray:
+        """Second moments in units of the spread of the features."""
+        scales = self.scales[: self._n_values : self._n_outputs]
+        return np.asarray(moments / scales / scales[:, np.newaxis])
 
     def _part(self, point: np.ndarray) -> np.ndarray:
         """A view of what a point has for features, of shape (n_features, n_outputs)."""
