@@ -196,54 +196,72 @@ def test_classes_that_can_be_told_apart(images, monkeypatch, products, n_ranks):
     assert 0 < n_now < (len(products) - n_now) / 5
 
 
-def test_a_resumed_fit_has_the_same_units(images, interrupted, tmp_path):
+def far_rows(seed):
+    """Few rows that lead passes to large weights, and 9 classes."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(100, 12)) @ rng.normal(size=(12, 140))
+    X += 0.3 * rng.normal(size=X.shape)
+    values = X @ rng.normal(size=(140, 9)) / 8
+    return 100 * (X + 3), (values + rng.gumbel(size=(100, 9))).argmax(axis=1)
+
+
+@pytest.mark.parametrize("n_left", [2, 15])
+def test_a_resumed_fit_has_the_same_units(interrupted, tmp_path, monkeypatch, n_left):
+    """And does not go on from zero once more, which has been tried."""
+    monkeypatch.setattr(_refine, "_SHORT", 1.0)
+
     def fit():
-        return SFBLogisticRegression(random_state=0, n_ranks=2).fit(*images)
+        return SFBLogisticRegression(random_state=0, n_ranks=2).fit(*far_rows(0))
 
     whole = fit()
     with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
-        with interrupted(whole.n_iter_ - 2):
+        with interrupted(whole.n_iter_ - n_left):
             fit()
+        monkeypatch.setattr(_refine.Refinement, "_begin_anew", None)
         resumed = fit()
     assert resumed.n_iter_ == whole.n_iter_
     np.testing.assert_array_equal(resumed.coef_, whole.coef_)
 
 
-@pytest.fixture(scope="module")
-def long_rows():
-    """Rows far from the origin that lead passes to large weights, and 9 classes."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(300, 12)) @ rng.normal(size=(12, 140))
-    X += 0.3 * rng.normal(size=X.shape)
-    y = X @ rng.normal(size=(140, 9)) / 8 + rng.gumbel(size=(300, 9))
-    return 100 * (X + 3), y.argmax(axis=1)
+def steps(seed, n_ranks=1):
+    """Passes and steps of a fit, which ends at the optimum."""
+    model = SFBLogisticRegression(random_state=0, n_ranks=n_ranks).fit(*far_rows(seed))
+    last = model.history_[-1]
+    assert last["dual_gap"] <= 1e-3 * last["objective"]
+    return model.n_iter_
 
 
-@pytest.mark.each
-@pytest.mark.parametrize("n_ranks", [1, 3])
-@pytest.mark.parametrize("kind", [np.float32, np.float64])
-@pytest.mark.parametrize("part", ["_start_from_zero", "note"])
-def test_large_weights_are_left(long_rows, monkeypatch, products, part, kind, n_ranks):
-    """By a step from zero, and by second moments of the rows that are in doubt."""
-    X, y = long_rows
-    X, params = X.astype(kind), {"random_state": 0, "n_ranks": n_ranks}
-    found = SFBLogisticRegression(**params).fit(X, y).history_[-1]
-    assert found["dual_gap"] <= 1e-3 * found["objective"]
-    n_now = len(products)
-    owner = _refine.Refinement if part == "_start_from_zero" else UncorrelatedUnits
-    monkeypatch.setattr(owner, part, lambda *_: None)
-    other = SFBLogisticRegression(**params).fit(X, y).history_[-1]
-    assert other["objective"] == pytest.approx(found["objective"], rel=2e-3)
-    assert n_now < 0.8 * (len(products) - n_now)
+def test_large_weights_are_left_by_a_step_from_zero(monkeypatch):
+    n_steps = steps(2)
+    monkeypatch.setattr(_refine.Refinement, "_begin_anew", lambda _: None)
+    assert n_steps < 0.6 * steps(2)
+
+
+def test_several_ranks_leave_them_together(monkeypatch):
+    monkeypatch.setattr(_refine, "_SHORT", 2.0)
+    steps(2, n_ranks=3)
+
+
+def test_steps_cut_by_too_much_are_made_longer(monkeypatch):
+    monkeypatch.setattr(_refine.Refinement, "_begin_anew", lambda _: None)
+    n_steps = steps(2)
+    monkeypatch.setattr(_refine, "_MOST_LONGER", 0)
+    assert n_steps < 0.8 * steps(2)
+
+
+def test_rows_in_doubt_say_more_of_second_derivatives(monkeypatch):
+    n_steps = steps(0)
+    monkeypatch.setattr(UncorrelatedUnits, "note", lambda *_: None)
+    assert n_steps < 0.8 * steps(0)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("fit_intercept", [False, True])
-def test_a_start_that_is_lower_stays(long_rows, monkeypatch, fit_intercept):
+def test_a_place_that_is_lower_stays(monkeypatch, fit_intercept):
     """Bit for bit, on all ranks, as if nothing had been tried."""
     params = {"random_state": 0, "n_ranks": 2, "fit_intercept": fit_intercept}
-    model = SFBLogisticRegression(warm_start=True, **params).fit(*long_rows)
-    places, original = [], _refine.Refinement._start_from_zero
+    model = SFBLogisticRegression(warm_start=True, **params).fit(*far_rows(0))
+    places, original = [], _refine.Refinement._begin_anew
 
     def place(refinement):
         matrix, now = refinement._matrix, refinement.now
@@ -255,8 +273,9 @@ def test_a_start_that_is_lower_stays(long_rows, monkeypatch, fit_intercept):
         original(refinement)
         places.append((before, place(refinement)))
 
-    monkeypatch.setattr(_refine.Refinement, "_start_from_zero", start)
-    model.set_params(tol=1e-5, max_iter=40, solver="sgd").fit(*long_rows)
+    monkeypatch.setattr(_refine, "_SHORT", 2.0)
+    monkeypatch.setattr(_refine.Refinement, "_begin_anew", start)
+    model.set_params(tol=1e-5, max_iter=40, solver="sgd").fit(*far_rows(0))
     assert len(places) == 2
     for before, after in places:
         for one, other in zip(before, after, strict=True):

@@ -15,7 +15,8 @@ of their own.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from copy import copy
+from typing import Any
 
 import numpy as np
 
@@ -25,19 +26,18 @@ from dask_ma.kernels import (
     CompactMemory,
     ConjugateGradients,
     model_point,
-    newton_excess,
-    newton_point,
     penalty_of,
 )
 from dask_ma.sfb.logistic._face import Face, Step, shorter
 from dask_ma.sfb.logistic._memory_state import fill_memory, memory_state
 from dask_ma.sfb.logistic._models import LocalModel, make_model
+from dask_ma.sfb.logistic._newton import excess_of, newton_target
 from dask_ma.sfb.logistic._objective import Evaluation, Objective
 from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._room import Room, count_pairs
 from dask_ma.sfb.logistic._totals import Totals
 from dask_ma.sfb.logistic._truncated import truncated_newton
-from dask_ma.sfb.logistic._units import UncorrelatedUnits, Units
+from dask_ma.sfb.logistic._units import Place, UncorrelatedUnits, Units
 from dask_ma.sfb.model._matrix import ParameterMatrix
 
 #: Coefficients with second derivatives at most; the rest is left to BFGS.
@@ -47,25 +47,12 @@ _ROWS_PER_VARIABLE = 50  # that second derivatives are found from, of all rows
 # second moments are to take no more than some gradients.
 _MOST_FEATURES, _FEATURES_PER_OUTPUT = 2048, 200
 _LEFT_ON_FACE = 0.05  # of a gradient, by conjugate gradients among points of its signs
-_DAMPING = 1e-9  # of the mean second derivative
 _SUFFICIENT = 1e-4
 _MOST_TRIALS, _FEW_TRIALS = 30, 6
+# How often a step that has been cut is made longer at most, and by what at least.
+_MOST_LONGER, _WORTH = 3, 1.3
+_SHORT = 0.2  # share of a step that says that it has been begun at the wrong place
 _ROUNDING = 1e-14
-
-
-class Place(NamedTuple):
-    """A point, in units in which the features are alike, and what is known there.
-
-    Attributes
-    ----------
-    point : ndarray of shape (n_variables,)
-        Coefficients feature by feature, then the intercepts.
-    gradient : ndarray of shape (n_variables,)
-        Of the loss; with the penalty, where the units have it in them.
-    """
-
-    point: np.ndarray
-    gradient: np.ndarray
 
 
 class Refinement:
@@ -141,11 +128,14 @@ class Refinement:
         self._newton: np.ndarray | None = None  # step, on rank 0
         self.is_stuck, self.decrease = False, np.inf
         self._decrement = np.inf  # of the last step, on rank 0
+        self._share = 1.0  # of the last step that was made, on rank 0
+        # Steps are seldom short where features are uncorrelated.
+        self._may_begin_anew = self._is_uncorrelated
+        if kept and "may_begin_anew" in kept:
+            self._may_begin_anew = bool(kept["may_begin_anew"])
         with log.computing():
             self.now = self._evaluate(settles=kept is None)  # in a state they have
             self._place = self._found(self.now)
-            if self._is_uncorrelated and kept is None:
-                self._start_from_zero()
 
     def run_round(self) -> None:
         """Make a step that lowers the objective; a collective call."""
@@ -162,6 +152,8 @@ class Refinement:
             if plan is None and self._model is not None:
                 self._step_on_face(self._model)
                 self._model.forget()
+            if self._may_begin_anew:
+                self._begin_anew()
             if self.is_stuck and self._trial.dtype != np.float64:
                 self._sharpen()
             elif self.is_stuck and np.isfinite(self.now.bound):
@@ -171,6 +163,7 @@ class Refinement:
         """What this rank needs to go on from here."""
         trial, kept = self._trial, memory_state(self._memory)
         kept.update(self._units.state_dict())
+        kept["may_begin_anew"] = np.array(self._may_begin_anew)
         if self._model is not None:
             kept.update(self._model.state_dict())
         if self._place is not None and trial is not self._matrix:  # on rank 0
@@ -192,26 +185,26 @@ class Refinement:
         moments = self._objective.second_moments()
         return UncorrelatedUnits(*place, has_intercept=has_intercept, moments=moments)
 
-    def _start_from_zero(self) -> None:
-        """Go where Newton's step from there leads, if that is lower; collective."""
-        # Passes may have come to large weights, with rows far on the wrong side: these
-        # have next to no second derivatives, and steps are many and short. At zero all
-        # rows have theirs.
-        before, trial, kept, zero = self.now, self._trial, None, None
-        if self._place is not None:
-            intercept = trial.intercept
-            kept = trial.whole().copy(), None if intercept is None else intercept.copy()
-            zero = np.zeros_like(self._place.point)
-        self._move(zero)
+    def _begin_anew(self) -> None:
+        """Go on from zero if steps are short and that leads lower; collective."""
+        # Passes may have come to large weights, with rows far on the wrong side, which
+        # have next to no second derivatives. At zero all rows have theirs.
+        if not broadcast(self._group, 0 < self._share < _SHORT):
+            return
+        self._may_begin_anew = False  # once is enough
+        before = self.now, self.is_stuck, self.decrease, self._decrement
+        kept, place = self._kept(), self._place
+        self._move(None if place is None else np.zeros_like(place.point))
         self.now = self._evaluate()
         self._place = self._found(self.now)
+        self._units.is_due = True  # other rows are in doubt
         self._newton = self._newton_step()
         self._search(None, None)
-        if self.now.objective >= before.objective:
+        if self.now.objective >= before[0].objective:
+            self._units.is_due = True
             self._put(broadcast(self._group, kept))
-            self.now, self._place = before, self._found(before)
-        self._newton = None
-        self.is_stuck, self.decrease = False, np.inf
+            self.now, self.is_stuck, self.decrease, self._decrement = before
+            self._place = self._found(self.now)
 
     def _step_on_face(self, model: LocalModel) -> None:
         """Go towards the minimum among points with these signs; a collective call."""
@@ -268,15 +261,17 @@ class Refinement:
         largest = self._objective.largest_square(scales[:: self._matrix.shape[0]])
         bound = self.now.bound
         if hessian is not None and self._place is not None:  # on rank 0
-            system = hessian / self._scales / self._scales[:, np.newaxis]
-            system[np.diag_indices_from(system)] += self._l2
             n_outputs = self._matrix.shape[0]
-            if self._matrix.intercept is not None and n_outputs > 1:
-                # The loss does not depend on the mean intercept: nothing is lost there.
-                system[-n_outputs:, -n_outputs:] += 1.0
-            decrement = max(self._decrement, _ROUNDING * abs(self.now.objective))
-            # The intercept has been divided by its own unit, a half.
-            excess = newton_excess(system, decrement, 4 * largest)
+            has_drift = self._matrix.intercept is not None and n_outputs > 1
+            excess = excess_of(
+                hessian,
+                self._scales,
+                self._l2,
+                n_outputs * has_drift,
+                self.now.objective,
+                self._decrement,
+                largest,
+            )
             bound = max(bound, self.now.objective - excess)
         self.now = self.now._replace(bound=float(broadcast(self._group, bound)))
 
@@ -363,14 +358,7 @@ class Refinement:
             return point - self._memory.solve(gradient + l2 * point, l2)
         if hessian is None:
             return model_point(self._memory.product, gradient, point, l1, l2)
-        picked = plan[0]
-        scales, target = self._scales[picked], point.copy()
-        hessian = hessian / scales / scales[:, np.newaxis]
-        damping = _DAMPING * max(np.trace(hessian) / len(hessian), 1e-6)
-        hessian[np.diag_indices_from(hessian)] += damping
-        parts = (v[picked] for v in (gradient, point, self._l1, self._l2))
-        target[picked] = newton_point(hessian, *parts)
-        return target
+        return newton_target(plan[0], hessian, self._scales, start, (l1, l2))
 
     def _without_drift(self, direction: np.ndarray) -> np.ndarray:
         """A step that leaves the mean intercept of several outputs where it is."""
@@ -393,10 +381,11 @@ class Refinement:
             # Newton's decrement is at most twice what the model says is to be gained.
             self._decrement = -2 * slope
             step = Step(start.point, direction, slope)
-        if share := self._go(step, _MOST_TRIALS):
+        self._share = self._go(step, _MOST_TRIALS)
+        if self._share:
             self._learn(start, plan)
             if plan is None and self._model is not None:
-                self._model.note_step(share)
+                self._model.note_step(self._share)
             self.decrease = float(broadcast(self._group, -step.slope if step else None))
             self.is_stuck = self._is_noise(before.objective - self.now.objective)
             return
@@ -405,7 +394,7 @@ class Refinement:
 
     def _go(self, step: Step | None, n_trials: int) -> float:
         """Which share of rank 0's step it has made the objective fall; collective."""
-        before, share = self.now.objective, 1.0
+        before, share, longest = self.now.objective, 1.0, 1.0
         slope = 0.0 if step is None else step.slope
         for _ in range(n_trials):
             candidate = None
@@ -418,10 +407,38 @@ class Refinement:
             is_lower = found.objective <= before + _SUFFICIENT * share * slope
             if broadcast(self._group, is_lower):
                 self.now, self._place = found, self._found(found)
-                return share
+                return self._lengthen(step, before, share, longest)
+            longest = share
             share *= shorter(found.objective - before, slope * share)
         self._move(None if step is None else step.start)
         return 0.0
+
+    def _lengthen(
+        self, step: Step | None, before: float, share: float, longest: float
+    ) -> float:
+        """Make more of a step that was cut short, if that leads lower; collective."""
+        for _ in range(_MOST_LONGER if self._is_uncorrelated else 0):
+            candidate, kept, longer = None, self._kept(), share
+            if step is not None:
+                # Where a parabola is least, but not near where it was too long.
+                bend = self.now.objective - before - share * step.slope
+                least = -share * step.slope / max(2 * bend, _ROUNDING * abs(before))
+                longer = share * min(least, np.sqrt(longest / share))
+                candidate = step.at(longer) if longer > _WORTH * share else None
+            if not self._move(candidate):
+                break
+            found = self._evaluate()
+            if not broadcast(self._group, found.objective < self.now.objective):
+                self._put(broadcast(self._group, kept))
+                break
+            self.now, self._place, share = found, self._found(found), longer
+        return share
+
+    def _kept(self) -> tuple[np.ndarray, np.ndarray | None] | None:
+        """Coefficients and intercepts, on rank 0, to be put back."""
+        if self._place is None:
+            return None
+        return self._trial.whole().copy(), copy(self._trial.intercept)
 
     def _is_noise(self, gain: float) -> bool:
         """Whether what a step has gained is what single precision rounds off."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import linalg
@@ -15,6 +15,21 @@ _HALF = 0.5  # unit of an intercept, whose feature is 1 throughout
 _JITTER = 1e-7  # of the mean second derivative
 # Second moments of as many outputs as a product is of take as long.
 _PRODUCT = 4
+
+
+class Place(NamedTuple):
+    """A point, in units in which the features are alike, and what is known there.
+
+    Attributes
+    ----------
+    point : ndarray of shape (n_variables,)
+        Coefficients feature by feature, then the intercepts.
+    gradient : ndarray of shape (n_variables,)
+        Of the loss; with the penalty, where the units have it in them.
+    """
+
+    point: np.ndarray
+    gradient: np.ndarray
 
 
 class Units:

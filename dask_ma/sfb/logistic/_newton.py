@@ -1,0 +1,86 @@
+"""Second derivatives of all pairs: Newton's steps, and bounds of the minimum."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dask_ma.kernels import newton_excess, newton_point
+
+_DAMPING = 1e-9  # of the mean second derivative
+_ROUNDING = 1e-14
+
+
+def newton_target(
+    picked: np.ndarray,
+    hessian: np.ndarray,
+    scales: np.ndarray,
+    places: tuple[np.ndarray, np.ndarray],
+    penalties: tuple[np.ndarray, np.ndarray],
+) -> np.ndarray:
+    """Where the model of the objective is least, by some variables.
+
+    Parameters
+    ----------
+    picked : ndarray of int of shape (n_picked,)
+        The variables.
+    hessian : ndarray of shape (n_picked, n_picked)
+        Second derivatives of the loss by what these are without their units.
+    scales : ndarray of shape (n_variables,)
+        Their units.
+    places : tuple of ndarray of shape (n_variables,)
+        The point, and the gradient of the loss there.
+    penalties : tuple of ndarray of shape (n_variables,)
+        Weights of the L1 and L2 parts.
+
+    Returns
+    -------
+    target : ndarray of shape (n_variables,)
+    """
+    point, gradient = places
+    scales, target = scales[picked], point.copy()
+    hessian = hessian / scales / scales[:, np.newaxis]
+    damping = _DAMPING * max(np.trace(hessian) / len(hessian), 1e-6)
+    hessian[np.diag_indices_from(hessian)] += damping
+    parts = (v[picked] for v in (gradient, point, *penalties))
+    target[picked] = newton_point(hessian, *parts)
+    return target
+
+
+def excess_of(
+    hessian: np.ndarray,
+    scales: np.ndarray,
+    l2: np.ndarray,
+    n_free: int,
+    objective: float,
+    decrement: float,
+    largest: float,
+) -> float:
+    """How far an objective is above its minimum at most, where that is near.
+
+    Parameters
+    ----------
+    hessian : ndarray of shape (n_variables, n_variables)
+        Second derivatives of the loss by what variables are without their units.
+    scales, l2 : ndarray of shape (n_variables,)
+        Their units, and the weights of the penalty.
+    n_free : int
+        Intercepts whose mean nothing depends on; 0 where there are none.
+    objective : float
+        That at the point.
+    decrement : float
+        Newton's, squared.
+    largest : float
+        Largest squared length of a row.
+
+    Returns
+    -------
+    excess : float
+    """
+    system = hessian / scales / scales[:, np.newaxis]
+    system[np.diag_indices_from(system)] += l2
+    if n_free:
+        # The loss does not depend on the mean intercept: nothing is lost there.
+        system[-n_free:, -n_free:] += 1.0
+    # The intercept has been divided by its own unit, a half.
+    decrement = max(decrement, _ROUNDING * abs(objective))
+    return newton_excess(system, decrement, 4 * largest)
