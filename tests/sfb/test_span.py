@@ -58,7 +58,8 @@ def test_memory_of_the_ranks_of_a_process(spans):
     finally:
         tracemalloc.stop()
     assert None not in spans
-    assert peak < 2.2 * n_bytes
+    # The basis and what it was a step before, then the basis and the model.
+    assert peak < 1.6 * n_bytes
 
 
 @pytest.mark.pairs

@@ -176,9 +176,9 @@ def find_span(
         return span
     if not _pays(problem, params):
         return None
-    whole, found = gathered(problem.shard, group), None
+    whole, found = [gathered(problem.shard, group)], None
     if group.rank == 0:
-        found = _basis_of(whole)
+        found = _basis_of(whole.pop())  # who has it last, lets it go
     # Nobody changes it, so that ranks of a process need one.
     basis, columns = broadcast(group, found, copy=False)
     return Span(basis, columns, n_features, problem.dtype)
@@ -204,13 +204,22 @@ def _pays(problem: Problem, params: SFBParams) -> bool:
 
 def _basis_of(shard: Shard) -> tuple[np.ndarray, np.ndarray | None]:
     """The basis of all rows, and the features that it is of."""
-    rows = [block.X for block in shard.read()]
-    if not shard.is_sparse:
-        return orthonormal_basis(np.vstack(rows).T.astype(np.float64, copy=False)), None
+    is_sparse, rows = shard.is_sparse, [block.X for block in shard.read()]
+    # The rows of other ranks are as large as the basis, which is made in two steps:
+    # they end with the first one, so that there are two of these matrices, not three.
+    del shard
+    if not is_sparse:
+        return orthonormal_basis(_taken(rows)), None
     X = sparse.vstack(rows).tocsr()
     columns = np.unique(X.indices)
-    found = X[:, columns].toarray().T.astype(np.float64)
-    return orthonormal_basis(found), columns
+    found = [X[:, columns].toarray()]
+    return orthonormal_basis(_taken(found)), columns
+
+
+def _taken(rows: list[np.ndarray]) -> np.ndarray:
+    """Dense rows as columns in float64; no copy of one block, which the list loses."""
+    whole = rows.pop() if len(rows) == 1 else np.vstack(rows)
+    return whole.T.astype(np.float64, copy=False)
 
 
 def _elements(X: Any) -> np.ndarray:
