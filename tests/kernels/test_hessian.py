@@ -7,7 +7,7 @@ from scipy import sparse
 from dask_ma.kernels import _hessian, softmax, softmax_hessian, softmax_slopes
 
 
-@pytest.mark.parametrize("kind", ["dense", "csr"])
+@pytest.mark.parametrize("kind", ["dense", "csr", "thin"])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("n_outputs", [1, 3])
 def test_against_differences_of_slopes(n_outputs, weighted, kind, monkeypatch):
@@ -30,10 +30,24 @@ def test_against_differences_of_slopes(n_outputs, weighted, kind, monkeypatch):
         step[place] = width
         change = gradient(point + step) - gradient(point - step)
         expected[:, column] = change[features, outputs] / (2 * width)
-    rows = sparse.csr_array(X) if kind == "csr" else X
+    rows = X if kind == "dense" else sparse.csr_array(X)
+    monkeypatch.setattr(_hessian, "_THIN", 1.0 if kind == "thin" else 0.0)
     p = softmax(X @ W + b)
     for chunk in (2**20, 7 * len(features)):  # a few rows at a time
         monkeypatch.setattr(_hessian, "_CHUNK", chunk)
         found = softmax_hessian(rows, p, weight, features, outputs)
         np.testing.assert_allclose(found, expected, atol=1e-7)
         np.testing.assert_allclose(found, found.T, atol=1e-12)
+
+
+def test_columns_are_thin_by_what_they_store(monkeypatch):
+    """As often as a variable names them, and only of several outputs."""
+    monkeypatch.setattr(_hessian, "_of_thin_columns", lambda *args: "thin")
+    X = sparse.eye_array(30, format="csr")
+    p, features = np.full((30, 3), 1 / 3), np.arange(31)  # the last is the intercept
+    outputs = features % 3
+    assert isinstance(softmax_hessian(X, p, None, features, outputs), str)
+    full = sparse.csr_array(np.ones((30, 30)))
+    assert not isinstance(softmax_hessian(full, p, None, features, outputs), str)
+    zeros = np.zeros_like(outputs)
+    assert not isinstance(softmax_hessian(X, p[:, :1], None, features, zeros), str)

@@ -475,7 +475,7 @@ def test_nothing_is_asked_below_rounding(many, target):
 def test_newton_steps_are_for_few_more_than_are_needed():
     """Zeros far from their bound leave, as each step makes all of its Hessian anew."""
     X, y = make_blobs(150, 10, centers=30, cluster_std=3.0, random_state=0)
-    model = SchMPLogisticRegression(n_ranks=1).fit(X, y)
+    model = SchMPLogisticRegression(1e-3, n_ranks=1).fit(X, y)
     rounds = model.history_
     assert len(rounds) <= 8
     sizes = [record["working_set"] for record in rounds]
@@ -489,3 +489,16 @@ def test_the_order_of_columns_does_not_matter(many):
     model = SchMPLasso(0.02, tol=1e-10, n_ranks=2).fit(X[:, order], y)
     expected = Lasso(0.02, tol=1e-13, max_iter=10**6).fit(X, y)
     np.testing.assert_allclose(model.coef_, expected.coef_[order], atol=1e-5)
+
+
+def test_the_whole_step_is_tried_first(many, monkeypatch):
+    """Where a line search goes no shorter, it looks at two lengths, not eight."""
+    tried, values_along = [], WorkingSets._values_along
+
+    def noted(self, inside, change, margins, lengths):
+        tried.append(lengths.tolist())
+        return values_along(self, inside, change, margins, lengths)
+
+    monkeypatch.setattr(WorkingSets, "_values_along", noted)
+    SchMPLogisticRegression(0.02, n_ranks=1).fit(many["X"], many["number"] > 0)
+    assert len(tried) > 1 and all(lengths == [1, 0.5] for lengths in tried)

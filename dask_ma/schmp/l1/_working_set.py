@@ -416,17 +416,17 @@ class WorkingSets(Solver):
         # Where the margins are large, the second derivatives of some rows are nearly 0:
         # the model then ends very far off, and only a very small part of the way is of
         # use, but without it the next model would be the same.
-        halves = 0.5 ** np.arange(_N_LENGTHS)
-        longest = 1.0
-        while longest >= _SHORTEST:
-            lengths = longest * halves
+        lengths = 0.5 ** np.arange(_N_LENGTHS)
+        # The objective is convex: if half the way leads no lower, nor does less of it.
+        # Differences that are rounding tell nothing: Newton is right near the optimum.
+        here, whole, half = self._values_along(inside, change, margins, lengths[:2])
+        if whole <= min(here, half) + _ROUNDING * abs(here):
+            return 1.0
+        while lengths[0] >= _SHORTEST:
             values = self._values_along(inside, change, margins, lengths)
-            if longest == 1 and values[1] <= values.min() + _ROUNDING * abs(values[0]):
-                return 1.0  # differences are rounding: Newton is right near the optimum
-            best = int(np.argmin(values))
-            if best:
+            if best := int(np.argmin(values)):
                 return float(lengths[best - 1])
-            longest = lengths[-1] / 2
+            lengths = lengths[-1] / 2 * lengths / lengths[0]
         return 0.0
 
     def _values_along(
