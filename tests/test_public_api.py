@@ -279,6 +279,7 @@ def fitted_attributes(model):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore:all coefficients are zero")
 @pytest.mark.parametrize("cls", ESTIMATORS)
 def test_parameters_and_attributes_are_documented(cls):
     names = arguments(cls.__init__)

@@ -86,7 +86,7 @@ _OF_CLASSES: dict[str, dict[str, Any]] = {
     "MASGDClassifier": {},
     "ButterflySGDClassifier": {},
     "SFBLogisticRegression": {},
-    "SchMPLogisticRegression": {},
+    "SchMPLogisticRegression": {"alpha": 1e-3},
     "MPCAClassifier": {"max_iter": 5},
 }
 CASES = [

@@ -75,6 +75,9 @@ class Problem:
         infinite for dense rows; None where rows have been held out since.
     is_weighted : bool
         Whether the rows of some rank have weights.
+    given_weight : float
+        Sum over all ranks of the sample weights, times the class weights that are in
+        them, before they were scaled.
     """
 
     shard: Shard
@@ -93,6 +96,7 @@ class Problem:
     level: float = 0.0
     most: tuple[int, float] | None = None
     is_weighted: bool = False
+    given_weight: float = 0.0
 
 
 P = TypeVar("P", bound=ProblemParams)
@@ -403,6 +407,7 @@ def _scale(
         shares=shares_of(summaries, classes, factors),
         class_weight=None if factors is None else scale * factors,
         is_weighted=weighted,
+        given_weight=float(total),
     )
 
 

@@ -51,6 +51,11 @@ class Contestant:
     def __str__(self) -> str:
         return f"{self.name} {self.penalty}"
 
+    def alpha(self, total: float) -> float:
+        """Weight of the penalty that comes with it, for weights of that sum."""
+        alpha = self.make().alpha
+        return 1 / total if alpha == "auto" else alpha
+
 
 RATIOS = {"l2": 0.0, "l1": 1.0, "elasticnet": 0.15}
 

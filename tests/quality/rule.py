@@ -142,7 +142,7 @@ def _reference(contestant: Contestant, name: str, weighted: bool) -> Reference:
     rows = load(contestant.task, name)
     weight = rows.sample_weight if weighted else None
     total = float(len(rows.y) if weight is None else weight.sum())
-    alpha, ratio = contestant.make().alpha, contestant.l1_ratio
+    alpha, ratio = contestant.alpha(total), contestant.l1_ratio
     objective = make_objective(rows.X, rows.y, weight, contestant.loss, alpha, ratio)
     peer = contestant.peer(total, alpha, ratio)
     return Reference(

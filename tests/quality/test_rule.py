@@ -107,9 +107,8 @@ def test_objectives_are_those_that_are_minimised(contestant):
     weight = rows.sample_weight
     model = contestant.make(max_iter=3)
     model.fit(rows.X, rows.y, sample_weight=weight)
-    objective = make_objective(
-        rows.X, rows.y, weight, contestant.loss, model.alpha, contestant.l1_ratio
-    )
+    alpha, ratio = contestant.alpha(weight.sum()), contestant.l1_ratio
+    objective = make_objective(rows.X, rows.y, weight, contestant.loss, alpha, ratio)
     value = objective.value(model.coef_, model.intercept_)
     # The best pass is returned. SFB sums float32 factors; the others are exact.
     written = min(record["objective"] for record in model.history_)

@@ -37,14 +37,14 @@ def tight(alike):
     """The optimum, to rounding, without any level."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_levels, "_FEWEST", 2**60)
-        fit = SchMPLogisticRegression(tol=1e-11).fit(*alike)
+        fit = SchMPLogisticRegression(1e-3, tol=1e-11).fit(*alike)
     assert largest(fit) > 12 * fit.history_[-1]["n_nonzero"]
     return fit.history_[-1]["objective"]
 
 
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])
 def test_working_sets_stay_near_what_is_needed(alike, tight, n_ranks):
-    fit = SchMPLogisticRegression(tol=1e-6, n_ranks=n_ranks).fit(*alike)
+    fit = SchMPLogisticRegression(1e-3, tol=1e-6, n_ranks=n_ranks).fit(*alike)
     last = fit.history_[-1]
     assert largest(fit) < 9 * last["n_nonzero"]
     # Levels fall fast.
@@ -65,7 +65,7 @@ def test_a_resumed_fit_goes_down_the_same_levels(
     monkeypatch.setattr(_working_set, "next_level", noted)
 
     def fit():
-        return SchMPLogisticRegression(tol=1e-6, n_ranks=n_ranks).fit(*alike)
+        return SchMPLogisticRegression(1e-3, tol=1e-6, n_ranks=n_ranks).fit(*alike)
 
     whole = fit()
     assert levels[2 * n_ranks] > 1  # of the first round after the state that is kept
@@ -81,9 +81,9 @@ def test_a_resumed_fit_goes_down_the_same_levels(
 
 def test_an_elastic_net(alike, monkeypatch):
     X, y = alike
-    fit = SchMPLogisticRegression(l1_ratio=0.6, tol=1e-7).fit(X, y)
+    fit = SchMPLogisticRegression(1e-3, l1_ratio=0.6, tol=1e-7).fit(X, y)
     monkeypatch.setattr(_levels, "_FEWEST", 2**60)
-    other = SchMPLogisticRegression(l1_ratio=0.6, tol=1e-7).fit(X, y)
+    other = SchMPLogisticRegression(1e-3, l1_ratio=0.6, tol=1e-7).fit(X, y)
     assert largest(fit) < 0.7 * largest(other)
     ends = [one.history_[-1]["objective"] for one in (fit, other)]
     assert abs(ends[0] - ends[1]) <= fit.dual_gap_ + other.dual_gap_
@@ -94,9 +94,9 @@ def test_weights_and_no_penalty_stay_as_they_are(alike, monkeypatch):
     weights = np.ones(N_FEATURES)
     weights[:3] = 0.0
     weights[3:100] = 2.0
-    fit = SchMPLogisticRegression(feature_weights=weights, tol=1e-7).fit(X, y)
+    fit = SchMPLogisticRegression(1e-3, feature_weights=weights, tol=1e-7).fit(X, y)
     monkeypatch.setattr(_levels, "_FEWEST", 2**60)
-    other = SchMPLogisticRegression(feature_weights=weights, tol=1e-7).fit(X, y)
+    other = SchMPLogisticRegression(1e-3, feature_weights=weights, tol=1e-7).fit(X, y)
     ends = [one.history_[-1]["objective"] for one in (fit, other)]
     assert abs(ends[0] - ends[1]) <= fit.dual_gap_ + other.dual_gap_ + 1e-12
 

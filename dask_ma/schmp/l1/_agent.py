@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,6 +56,9 @@ def train(context: RankContext, arguments: Any, params: SchMPParams) -> FitResul
     state = context.restore_state()
     measure = None if params.is_classifier else _target_sums
     problem = agree_on_problem(context.group, arguments, params, measure=measure)
+    if params.is_alpha_of_sum:
+        alpha = params.alpha / problem.given_weight
+        params = replace(params, alpha=alpha, is_alpha_of_sum=False)
     rounds = Rounds(context, problem, params)
     ended = fit_rounds(context, rounds, state, add_up=rounds.add_up)
     fitted = {**rounds.model(), "gap_asked": rounds.target}
@@ -126,7 +130,9 @@ class Rounds(Method):
         return self._gap.gap <= self.target  # the same bits on all ranks
 
     def model(self) -> Model:
-        return describe(self._solver, self._problem, self._gap, self.n_rounds)
+        found = describe(self._solver, self._problem, self._gap, self.n_rounds)
+        found |= {"alpha": self._params.alpha, "reach": self._solver.reach}
+        return {**found, "objective": self._gap.objective}
 
     def _make_solver(self, state: State | None) -> None:
         """What improves the model; a collective call."""

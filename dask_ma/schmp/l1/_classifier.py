@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,13 +10,19 @@ from sklearn.linear_model import LogisticRegression
 
 from dask_ma._callbacks import with_callbacks
 from dask_ma._sklearn import StrOptions, fit_context
-from dask_ma.data import InputSize
+from dask_ma.data import InputInfo, InputSize
 from dask_ma.engine import worthwhile_ranks
 from dask_ma.linear import LinearClassifierMixin
 from dask_ma.schmp.l1._cost import cost_of_logistic
-from dask_ma.schmp.l1._estimator import OF_ONE_MODEL, L1Estimator
+from dask_ma.schmp.l1._estimator import OF_ONE_MODEL, PENALTY, L1Estimator
 from dask_ma.schmp.l1._params import SchMPParams
 from dask_ma.schmp.schedules._schedules import CandidateSchedule
+from dask_ma.supervised import FitResult
+
+# Gradients without coefficients, over alpha, that are warned of: smaller ones
+# may be what rounding has left, and with larger ones the fit has ended early by `tol`.
+_SMALLEST, _LARGEST = 1e-8, 1.001
+_SETTLED = 1e-4  # objective: the classes of nearly all rows are told by their frequency
 
 
 class SchMPLogisticRegression(LinearClassifierMixin, L1Estimator):
@@ -33,10 +40,10 @@ class SchMPLogisticRegression(LinearClassifierMixin, L1Estimator):
 
     Parameters
     ----------
-    alpha : float, default=0.001
-        Weight of the penalty, at least 0. The default does not fall with the rows, as
-        ``1 / n_samples``, scikit-learn's ``C=1``, does: choose it by a search
-        (:ref:`scheduled_model_parallelism`).
+    alpha : float or "auto", default="auto"
+        Weight of the penalty, at least 0. "auto" is ``1 / sum_i s_i``, which is
+        scikit-learn's ``C=1``, and ``1 / n_samples`` without weights; `alpha_` tells
+        the number. A search may find a better one (:ref:`scheduled_model_parallelism`).
     l1_ratio : float, default=1.0
         Share of L1 in the penalty, from 0 to 1.
     fit_intercept : bool, default=True
@@ -97,6 +104,8 @@ class SchMPLogisticRegression(LinearClassifierMixin, L1Estimator):
         Intercepts.
     classes_ : ndarray of shape (n_classes,)
         Sorted labels.
+    alpha_ : float
+        Weight of the penalty that the model is fitted with.
     dual_gap_ : float
         Duality gap, in units of the objective.
     n_iter_ : int
@@ -144,13 +153,14 @@ class SchMPLogisticRegression(LinearClassifierMixin, L1Estimator):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **L1Estimator._parameter_constraints,
         **OF_ONE_MODEL,
+        "alpha": [PENALTY, StrOptions({"auto"})],
         "class_weight": [StrOptions({"balanced"}), dict, None],
     }
     _sklearn_class = LogisticRegression
 
     def __init__(
         self,
-        alpha: float = 1e-3,
+        alpha: float | str = "auto",
         *,
         l1_ratio: float = 1.0,
         fit_intercept: bool = True,
@@ -180,6 +190,22 @@ class SchMPLogisticRegression(LinearClassifierMixin, L1Estimator):
         self.random_state = random_state
         self.verbose = verbose
         self.n_ranks = n_ranks
+
+    def _make_params(self, info: InputInfo, **changes: Any) -> SchMPParams:
+        if self.alpha == "auto":
+            changes |= {"alpha": 1.0, "is_alpha_of_sum": True}
+        return super()._make_params(info, **changes)
+
+    def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
+        return {**super()._to_attributes(fitted), "alpha_": fitted["alpha"]}
+
+    def _warnings(
+        self, result: FitResult, *, is_partial: bool
+    ) -> Iterator[tuple[str, type[Warning]]]:
+        yield from super()._warnings(result, is_partial=is_partial)
+        message = _too_large(result.fitted, self.alpha)
+        if message is not None:
+            yield message, UserWarning
 
     def _worthwhile_ranks(
         self, params: SchMPParams, size: InputSize, n_threads: int
@@ -250,3 +276,22 @@ class SchMPLogisticRegression(LinearClassifierMixin, L1Estimator):
 
     def _sklearn_parameters(self) -> dict[str, Any]:
         return {**super()._sklearn_parameters(), "solver": "saga"}
+
+
+def _too_large(fitted: dict[str, Any], alpha: float | str) -> str | None:
+    """What to warn of if the penalty has left no coefficient."""
+    # Without coefficients, the gradient is that which alpha has to stay below.
+    is_right = not _SMALLEST < fitted["reach"] < _LARGEST
+    if fitted["coef"].size or is_right or fitted["objective"] < _SETTLED:
+        return None
+    largest = fitted["alpha"] * fitted["reach"]
+    given = f"alpha={fitted['alpha']:.3g}"
+    if alpha == "auto":
+        given += ", one over the sum of the weights of the rows,"
+    return (
+        f"all coefficients are zero, so every row gets the same probabilities: {given} "
+        f"is not below {largest:.3g}, the least that leaves none on these data; set "
+        f"alpha between {largest / 100:.1g} and {largest / 3:.1g}, or bring the "
+        "features to a larger scale, for example by "
+        "sklearn.preprocessing.StandardScaler or MaxAbsScaler"
+    )

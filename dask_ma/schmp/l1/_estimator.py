@@ -52,9 +52,10 @@ INACTIVE = (
 )
 
 
-#: Ranges of the parameters of estimators that fit a model for one penalty.
+#: Range of the weight of a penalty.
+PENALTY = Interval(Real, 0, None, closed="left")
+#: Ranges of the other parameters of estimators that fit a model for one penalty.
 OF_ONE_MODEL: dict[str, list[Any]] = {
-    "alpha": [Interval(Real, 0, None, closed="left")],
     "l1_ratio": [Interval(Real, 0, 1, closed="both")],
     "warm_start": ["boolean"],
     "schedule": [SCHEDULE.to_sklearn()],

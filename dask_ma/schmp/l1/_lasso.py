@@ -17,6 +17,7 @@ from dask_ma.linear import LinearRegressorMixin
 from dask_ma.schmp.l1._cost import cost_of_lasso
 from dask_ma.schmp.l1._estimator import (
     OF_ONE_MODEL,
+    PENALTY,
     L1Estimator,
     path_params,
     slow_models,
@@ -144,6 +145,7 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **L1Estimator._parameter_constraints,
         **OF_ONE_MODEL,
+        "alpha": [PENALTY],
         "positive": ["boolean"],
     }
     _sklearn_class = Lasso

@@ -17,6 +17,9 @@ class SchMPParams(ProblemParams):
 
     Parameters
     ----------
+    is_alpha_of_sum : bool
+        Whether the losses are added up, not averaged, beside `alpha`, as C of
+        scikit-learn has it: `alpha` is then to be divided by the sum of the weights.
     schedule : CandidateSchedule or None
         None for working sets.
     link_bandwidth : float
@@ -36,6 +39,7 @@ class SchMPParams(ProblemParams):
     link_bandwidth: float
     schedule: CandidateSchedule | None = None
     polish: bool = True
+    is_alpha_of_sum: bool = False
     feature_weights: np.ndarray | None = field(default=None, repr=False)
     start: dict[str, Any] | None = field(default=None, repr=False)
 
