@@ -177,7 +177,7 @@ class LinearEstimator(DistributedEstimator):
             return ""
         return (
             ". The rows are few beside the features, and nearly all of them can be "
-            "fitted: alpha may have to be a thousand times as large or more, or the "
+            "fitted: alpha may have to be a hundred times as large or more, or the "
             "features fewer, for example by sklearn.decomposition.PCA"
         )
 
