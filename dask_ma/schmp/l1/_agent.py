@@ -99,13 +99,16 @@ class Rounds(Method):
 
     def load_state_dict(self, state: State) -> None:
         self._make_solver(state)
-        self._solver.best_dual = state.shared["best_dual"]
+        # Of more rows, before some were lost, it would be no bound, and end the fit.
+        if state.shared["n_rows"] == self._problem.total_rows:
+            self._solver.best_dual = state.shared["best_dual"]
         self._gap = self._solver.check()
         self.is_met = self._gap.gap <= self.target
 
     def state_dict(self) -> Snapshot:
         solver = self._solver
-        return Snapshot({**solver.state_dict(), "best_dual": solver.best_dual})
+        own = {"best_dual": solver.best_dual, "n_rows": self._problem.total_rows}
+        return Snapshot({**solver.state_dict(), **own})
 
     def round(self) -> Work:
         # The model to start from may be the answer; that is a round, too.

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dask_ma.comm import Group, allreduce
+from dask_ma.exceptions import CheckpointError
 from dask_ma.kernels import (
     FeasibleMix,
     dual_steps,
@@ -215,6 +216,15 @@ class DualModel(LogisticModel):
     def matrix_of(self, sums: np.ndarray) -> np.ndarray:
         """The transposed matrix that belongs to what a run has kept."""
         return sums
+
+    def check_kept(self, dual: np.ndarray) -> None:
+        """Refuse dual variables of other rows than this rank's."""
+        found, expected = dual.shape, self.dual.shape
+        if found != expected:
+            raise CheckpointError(
+                f"the state to go on from has dual variables of shape {found}, "
+                f"expected {expected} for the rows of rank {self._group.rank}"
+            )
 
     def start_from(
         self, values: np.ndarray, intercept: Any, dual: Any, *, is_kept: bool

@@ -89,7 +89,7 @@ class Fit(Method):
     def load_state_dict(self, state: State) -> None:
         self._prepare(state)
         shared = state.shared
-        self._rule.load_state_dict(shared["rule"])
+        is_whole = shared["n_rows"] == self._problem.total_rows  # none have been lost
         self._best.load_state_dict(shared, self.engine.cut_all(self._kept))
         self._kept = {}
         self._bound, self._stage, share, self._n_there = map(float, shared["progress"])
@@ -100,7 +100,19 @@ class Fit(Method):
         if shared["is_refining"]:
             self._go_back()
             self._unite()
-            self._refinement = self._make_refinement(state.own or {})
+            kept = (state.own or {}) if is_whole else None
+            self._refinement = self._make_refinement(kept)
+        if is_whole:
+            self._rule.load_state_dict(shared["rule"])
+        else:
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Forget what was found of rows some of which are lost; a collective call."""
+        self._stage, self._outlook.least = np.inf, []
+        objective, self._bound = self._evaluate()
+        self._best = Best()
+        self._best.update(np.inf, objective, self.engine.freeze)
 
     def state_dict(self) -> Snapshot:
         model = self._model
@@ -116,6 +128,7 @@ class Fit(Method):
             "has_turned": self._is_refining,
             "is_refining": self._refinement is not None,
             "n_passes": self.engine.n_passes,
+            "n_rows": self._problem.total_rows,
             # Workers may have less memory, or more, where the fit goes on.
             "room": list(self._room),
             "classes": self._problem.classes,
@@ -279,8 +292,8 @@ class Fit(Method):
             iteration, n_passes = shared["iteration"], shared["n_passes"]
             is_refining = bool(shared["is_refining"])
             own = kept.own
-            if not is_refining:
-                self._check_rows(own)
+            if isinstance(model, DualModel) and own is not None and not is_refining:
+                model.check_kept(own["dual"])
         elif params.coef is not None or params.intercept is not None:
             first = initial_model(problem, params)
             values, intercept = first.coef.T, first.intercept
@@ -308,19 +321,6 @@ class Fit(Method):
         """Let all ranks have the whole matrix from here on; a collective call."""
         self.engine.unite()
         self._best.take(self.engine.freeze)
-
-    def _check_rows(self, own: dict[str, Any] | None) -> None:
-        """Refuse dual variables of other rows."""
-        model = self._model
-        if own is None or not isinstance(model, DualModel):
-            return
-        found, expected = own["dual"].shape, model.dual.shape
-        if found != expected:
-            raise CheckpointError(
-                f"the state to go on from has dual variables of shape {found}, "
-                f"expected {expected} for the rows of rank "
-                f"{self.context.group.rank}"
-            )
 
     @property
     def _has_bounds(self) -> bool:
