@@ -297,12 +297,10 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
 
     def _warm_changes(self) -> dict[str, Any]:
         """The model that `fit` starts from."""
-        return {"vector": self._vector(), "is_warm": True} if self._goes_on else {}
-
-    @property
-    def _goes_on(self) -> bool:
-        """Whether `fit` starts from the model of the one before."""
-        return self.warm_start and hasattr(self, "n_iter_")
+        if not self.warm_start or not hasattr(self, "n_iter_"):
+            return {}
+        known = None if self.module is not None else self.coefs_[0].any(axis=1)
+        return {"vector": self._vector(), "known": known, "is_warm": True}
 
     def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
         curve = np.asarray(fitted["loss_curve"]).tolist()
@@ -328,9 +326,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         )
         if numbers is not None:
             first, *others = attributes["coefs_"]
-            # What the fit before has learned of columns that these rows do not have.
-            known = self.coefs_[0] if self._goes_on else None
-            attributes["coefs_"] = [widened_weights(columns, first, known), *others]
+            attributes["coefs_"] = [widened_weights(columns, first), *others]
         return attributes
 
     # The model ------------------------------------------------------------------------

@@ -118,19 +118,53 @@ def test_a_fit_goes_on(rows, tmp_path, n_ranks):
     np.testing.assert_allclose(model.loss_curve_, expected.loss_curve_)
 
 
-def test_warm_starts_keep_what_other_rows_have_taught(rows):
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_a_warm_start_goes_on_with_all_that_is_known(rows, n_ranks):
+    """As if the rows had no other columns: those of the fit before are in the loss."""
     X, y = rows
-    model = fit(wide(X), y, warm_start=True)
-    before = model.coefs_[0].copy()
+    params = {"n_ranks": n_ranks, "strategy": "synchronous"}
+    whole = fit(wide(X[:, :30]), y, **params, warm_start=True)
+    part = fit(sparse.csr_array(X[:, :30]), y, **params, warm_start=True)
+    other = X.copy()
+    other[:, :10] = 0
+    whole.fit(wide(other[:, :30]), y)
+    part.fit(sparse.csr_array(other[:, :30]), y)
+    np.testing.assert_array_equal(whole.coefs_[0][USED[:30]], part.coefs_[0])
+    assert np.count_nonzero(whole.coefs_[0].any(axis=1)) == 30
+    assert whole.loss_curve_ == part.loss_curve_
+    whole.fit(wide(other), y)
+    assert np.count_nonzero(whole.coefs_[0].any(axis=1)) == len(USED)
+    whole.set_params(warm_start=False).fit(wide(other), y)
+    assert np.count_nonzero(whole.coefs_[0].any(axis=1)) == len(USED) - 10
+
+
+@pytest.mark.parametrize("by_score", [True, False])
+def test_a_warm_start_is_scored_by_the_model_that_it_gives(rows, by_score):
+    """Rows held out have what the fit before has learned, and these rows do not."""
+    X, y = rows
     left = X.copy()
     left[:, :10] = 0
-    model.fit(wide(left), y)
-    np.testing.assert_array_equal(model.coefs_[0][USED[:10]], before[USED[:10]])
-    assert (model.coefs_[0][USED[10:]] != before[USED[10:]]).any(axis=1).all()
-    model.partial_fit(wide(X), y)
-    assert (model.coefs_[0][USED[:10]] != before[USED[:10]]).any(axis=1).all()
-    model.set_params(warm_start=False).fit(wide(left), y)
-    assert not model.coefs_[0][USED[:10]].any()
+    model = fit(wide(X), y, warm_start=True)
+    chosen = True if by_score else (lambda estimator, X, y: estimator.score(X, y))
+    model.set_params(early_stopping=chosen, learning_rate_init=1e-6)
+    before = model.score(wide(X), y)
+    model.fit(wide(left), y, X_val=wide(X), y_val=y)
+    assert model.best_validation_score_ == model.score(wide(X), y) == before
+
+
+def test_a_warm_start_from_another_shape(rows):
+    """Also where as many columns are used as the model has."""
+    X, y = rows
+    narrow = fit(X, y, warm_start=True)
+    n_others = 8 + 8 + 1
+    expected = N_FEATURES * 8 + n_others
+    with pytest.raises(ValueError, match=f"{40 * 8 + n_others} .* expected {expected}"):
+        narrow.fit(wide(X), y)
+    model = fit(wide(X), y, warm_start=True)
+    model.hidden_layer_sizes = (9,)
+    wanted = f"{expected} .* expected {N_FEATURES * 9 + 9 + 9 + 1} "
+    with pytest.raises(ValueError, match=wanted):
+        model.fit(wide(X), y)
 
 
 def test_blocks_of_a_collection(rows, cluster):

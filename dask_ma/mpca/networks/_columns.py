@@ -87,28 +87,21 @@ def used_part(X: Any, columns: UsedColumns, places: np.ndarray) -> Any:
     return part
 
 
-def widened_weights(
-    columns: UsedColumns, used: np.ndarray, others: np.ndarray | None = None
-) -> np.ndarray:
+def widened_weights(columns: UsedColumns, used: np.ndarray) -> np.ndarray:
     """Weights of all columns from those of the columns that a network knows.
 
     Parameters
     ----------
     columns : UsedColumns
     used : ndarray of shape (n_used, n_units)
-    others : ndarray of shape (n_features, n_units) or None, default=None
-        Weights that the other columns have; None for 0.
 
     Returns
     -------
     weights : ndarray of shape (n_features, n_units)
-        `used` itself where all columns are used.
+        `used` itself where all columns are used; otherwise the others have 0.
     """
     if columns.numbers is None:
         return used
-    shape = columns.n_features, used.shape[1]
-    weights = np.zeros(shape, used.dtype)
-    if others is not None:
-        weights[...] = others
+    weights = np.zeros((columns.n_features, used.shape[1]), used.dtype)
     weights[columns.numbers] = used
     return weights

@@ -26,7 +26,6 @@ from dask_ma.kernels import (
 )
 from dask_ma.linear import UsedColumns
 from dask_ma.mpca.networks._columns import (
-    numbers_of,
     places_of,
     used_part,
     widened_weights,
@@ -336,15 +335,18 @@ class MLPNetwork(Network):
         weights = widened_weights(self._columns, first := self._first(vector))
         return np.concatenate([weights.ravel(), vector[first.size :]])
 
+    @property
+    def n_widened(self) -> int:
+        n_inputs, n_units = self._layout.units[:2]
+        return self.n_values + (self._columns.n_features - n_inputs) * n_units
+
     def taken(self, vector: np.ndarray) -> np.ndarray:
         columns, n_units = self._columns, self._layout.units[1]
-        rest = self.n_values - self._layout.units[0] * n_units
-        n_weights = columns.n_features * n_units
-        if columns.numbers is None or len(vector) != n_weights + rest:
+        if columns.numbers is None:
             return vector
+        n_weights = columns.n_features * n_units
         first = vector[:n_weights].reshape(columns.n_features, n_units)
-        used = first[numbers_of(columns)].ravel()
-        return np.concatenate([used, vector[n_weights:]])
+        return np.concatenate([first[columns.numbers].ravel(), vector[n_weights:]])
 
     def slice_optimizer(self, n_values: int) -> Optimizer:
         return self._spec.optimizer(n_values, self.dtype)

@@ -324,8 +324,13 @@ class Network(ABC):
         """The vector of the same network with inputs for all columns."""
         return vector
 
+    @property
+    def n_widened(self) -> int:
+        """Values of a vector that is :meth:`widened`."""
+        return self.n_values
+
     def taken(self, vector: np.ndarray) -> np.ndarray:
-        """The way back from :meth:`widened`, if it has as many values."""
+        """The way back from :meth:`widened`."""
         return vector
 
     @abstractmethod

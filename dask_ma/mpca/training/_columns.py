@@ -37,8 +37,9 @@ def find_columns(
     Returns
     -------
     columns : UsedColumns
-        Those that are not zero in all rows of all ranks, where the rows are sparse and
-        these are at most half of many; otherwise all. The same on every rank.
+        Those that are not zero in all rows of all ranks, or that the model to start
+        from has weights of, where the rows are sparse and these are at most half of
+        many; otherwise all. The same on every rank.
     """
     n_features = problem.shard.n_features
     every = UsedColumns(None, n_features)
@@ -57,4 +58,9 @@ def find_columns(
         for block in problem.shard.read():
             is_used[wide(block.X.indices[block.X.data != 0])] = True
     is_used = allreduce(group, is_used.view(np.uint8), "max")
-    return every if is_used[-1] else used_columns_of(is_used[:-1])
+    if is_used[-1]:
+        return every
+    # Rows that are held out, or come later, may have what the fit before has learned.
+    if params.known is not None and len(params.known) == n_features:
+        is_used[:-1] |= params.known
+    return used_columns_of(is_used[:-1])

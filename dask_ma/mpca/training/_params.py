@@ -31,6 +31,8 @@ class MPCAParams(ValidationParams):
         Bytes up to which a rank joins its blocks into one.
     vector : ndarray of shape (n_values,) or None
         Values to start from; None for random ones.
+    known : ndarray of bool, shape (n_features,), or None
+        Columns that `vector` has weights of, where a `fit` starts from it.
     optimizer_state : dict or None
         What the optimiser is to remember; None for nothing.
     validation : ValidationRows or None
@@ -55,6 +57,7 @@ class MPCAParams(ValidationParams):
     n_iter_no_change: int
     join_limit: int
     vector: np.ndarray | None = field(default=None, repr=False)
+    known: np.ndarray | None = field(default=None, repr=False)
     optimizer_state: dict[str, Any] | None = field(default=None, repr=False)
     validation: ValidationRows | None = field(default=None, repr=False)
     keep_optimizer: bool = False

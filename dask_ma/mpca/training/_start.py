@@ -59,7 +59,7 @@ def build_network(
     if params.vector is None and not params.is_classifier:
         network.shift_outputs(first_outputs)
     if params.vector is not None:
-        start = _checked_start(network.taken(params.vector), network, params)
+        start = network.taken(_checked_start(params.vector, network, params))
         network.write(0, network.unscaled(start, -1))
     if params.optimizer_state is not None:
         network.set_optimizer_state(params.optimizer_state)
@@ -103,9 +103,9 @@ def _checked_start(
     vector: np.ndarray, network: Network, params: MPCAParams
 ) -> np.ndarray:
     """The values to start from, if they are those of such a network."""
-    if vector.shape == (network.n_values,):
+    if vector.shape == (network.n_widened,):
         return vector.astype(network.dtype, copy=False)
-    expected = f"{network.n_values} for these data and parameters"
+    expected = f"{network.n_widened} for these data and parameters"
     if params.is_warm:
         raise ValueError(
             f"the fitted model has another shape than the data or the parameters ask "
