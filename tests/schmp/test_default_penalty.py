@@ -118,10 +118,29 @@ def test_no_coefficient_for_other_reasons(wide, params):
     assert not model.coef_.any()
 
 
-def test_columns_that_tell_nothing():
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("value", [0.1, 1e8 / 3])
+def test_columns_that_tell_nothing(wide, value, weighted):
     """No penalty would have left any coefficient."""
-    X = np.full((40, 3), 0.1)
+    X = np.full((60, 3), value)
+    weight = wide["weight"] if weighted else None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model = SchMPLogisticRegression().fit(X, np.arange(40) % 3 > 0)
+        model = SchMPLogisticRegression().fit(X, np.arange(60) % 3 > 0, weight)
     assert not model.coef_.any()
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_columns_of_next_to_no_length(wide, n_ranks, layout):
+    """Beside one whose gradient is rounding, and larger."""
+    X = np.column_stack([1e-14 * wide["X"], np.full(60, 1e8 / 3)])
+    model = SchMPLogisticRegression(layout=layout, n_ranks=n_ranks)
+    with pytest.warns(UserWarning, match="all coefficients are zero"):
+        model.fit(X, wide["two"], wide["weight"])
+
+
+def test_weights_of_next_to_nothing(wide):
+    weight = 1e-12 * wide["weight"]
+    with pytest.warns(UserWarning, match="all coefficients are zero"):
+        SchMPLogisticRegression().fit(wide["X"], wide["two"], weight)

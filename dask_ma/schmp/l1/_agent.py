@@ -62,6 +62,8 @@ def train(context: RankContext, arguments: Any, params: SchMPParams) -> FitResul
     rounds = Rounds(context, problem, params)
     ended = fit_rounds(context, rounds, state, add_up=rounds.add_up)
     fitted = {**rounds.model(), "gap_asked": rounds.target}
+    if params.is_classifier:
+        fitted["reach"] = rounds.reach_of_none()
     is_done = ended.stop or rounds.is_met
     return FitResult(fitted, is_done, context.history, context.timeline())
 
@@ -134,8 +136,14 @@ class Rounds(Method):
 
     def model(self) -> Model:
         found = describe(self._solver, self._problem, self._gap, self.n_rounds)
-        found |= {"alpha": self._params.alpha, "reach": self._solver.reach}
-        return {**found, "objective": self._gap.objective}
+        return {**found, "alpha": self._params.alpha, "objective": self._gap.objective}
+
+    def reach_of_none(self) -> float | None:
+        """Gradient over its bound of a model without coefficients; a collective call.
+
+        None where there are some; 0 where nothing is left but rounding.
+        """
+        return None if self._solver.model.coef.any() else self._solver.clear_reach()
 
     def _make_solver(self, state: State | None) -> None:
         """What improves the model; a collective call."""

@@ -19,9 +19,7 @@ from dask_ma.schmp.l1._params import SchMPParams
 from dask_ma.schmp.schedules._schedules import CandidateSchedule
 from dask_ma.supervised import FitResult
 
-# Gradients without coefficients, over alpha, that are warned of: smaller ones
-# may be what rounding has left, and with larger ones the fit has ended early by `tol`.
-_SMALLEST, _LARGEST = 1e-8, 1.001
+_LARGEST = 1.001  # gradient over alpha: with more, the fit has ended early by `tol`
 _SETTLED = 1e-4  # objective: the classes of nearly all rows are told by their frequency
 
 
@@ -281,10 +279,10 @@ class SchMPLogisticRegression(LinearClassifierMixin, L1Estimator):
 def _too_large(fitted: dict[str, Any], alpha: float | str) -> str | None:
     """What to warn of if the penalty has left no coefficient."""
     # Without coefficients, the gradient is that which alpha has to stay below.
-    is_right = not _SMALLEST < fitted["reach"] < _LARGEST
-    if fitted["coef"].size or is_right or fitted["objective"] < _SETTLED:
+    reach = fitted["reach"]
+    if not reach or reach >= _LARGEST or fitted["objective"] < _SETTLED:
         return None
-    largest = fitted["alpha"] * fitted["reach"]
+    largest = fitted["alpha"] * reach
     given = f"alpha={fitted['alpha']:.3g}"
     if alpha == "auto":
         given += ", one over the sum of the weights of the rows,"

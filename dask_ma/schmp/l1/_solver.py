@@ -13,6 +13,10 @@ from dask_ma.engine import RoundLog
 from dask_ma.layouts._design import Part
 from dask_ma.schmp.l1._problem import Objective, Penalty, Sparse
 
+# Of the length of a column: what rounding leaves of gradients, and of an intercept that
+# is nearly the best one.
+_ROUNDING = 1e-12
+
 
 class DualityGap(NamedTuple):
     """How far a model is from the optimum at most.
@@ -140,6 +144,23 @@ class Solver(ABC):
         for features, values in allgather(self._group, tuple(self._part)):
             gradient[features] = values
         return gradient
+
+    def clear_reach(self) -> float:
+        """Largest gradient over its bound, of those above rounding; a collective call.
+
+        Returns
+        -------
+        reach : float
+            0 where rounding is all that there is.
+        """
+        squares = self._design.squares(self.objective.loss.weight, center=False)
+        lengths = np.zeros((self._design.n_features, 1))
+        for features, values in allgather(self._group, tuple(squares)):
+            lengths[features] = np.sqrt(values)
+        part = self._part
+        is_clear = np.abs(part.values) > _ROUNDING * lengths[part.features]
+        own = np.max(self._ratios, initial=0.0, where=is_clear)
+        return float(max(allgather(self._group, float(own))))
 
     def go_on_from(self, model: Sparse) -> None:
         """Take another model; a collective call before :meth:`check`."""
