@@ -200,7 +200,7 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
     rows as they are, and so is the penalty. A `module` gets the rows as they are, and
     so does `partial_fit`.
 
-    Rows whose distance from their mean, the root of the mean square, is below 0.1 are
+    Rows whose distance from their mean, the root of the mean square, is below 1 are
     divided by it on the way; `alpha` is for the weights of rows so divided.
 
     Of sparse rows with 4,096 columns or more, `fit` leaves out those that no training

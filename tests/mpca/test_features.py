@@ -134,7 +134,7 @@ def test_a_network_learns_from_what_is_far(rows, n_ranks, container):
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("container", [np.asarray, sparse.csr_array])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("factor", [1e-2, 1e-7])
+@pytest.mark.parametrize("factor", [0.3, 1e-7])
 def test_features_of_a_tiny_unit(rows, cls, n_ranks, container, dtype, factor):
     """Their network is that of the rows divided by their distance from the mean."""
     X, y = rows[0] - np.where(SHIFT == 60, 0, SHIFT), rows[1]
@@ -158,7 +158,7 @@ def test_features_of_a_tiny_unit(rows, cls, n_ranks, container, dtype, factor):
 
 def test_tiny_features_beside_others_and_constants(rows, run_ranks):
     X = rows[0] - SHIFT
-    for others in (X[:, :1], np.full((N_ROWS, 1), 1e6)):
+    for others in (2 * X[:, :1], np.full((N_ROWS, 1), 1e6)):
         wide = np.hstack([X * 1e-9, others])
         found = scaling_of(wide, None, 2, run_ranks, is_classifier=True)
         assert found is None or found.unit == 1

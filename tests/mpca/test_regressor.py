@@ -150,19 +150,20 @@ def test_a_model_to_go_on_from_keeps_its_intercept(regression):
 def beside_another(X):
     """Features next to one that says nothing, so that they all keep their sizes."""
     other = np.random.default_rng(5).normal(size=len(X))
-    return np.column_stack([X, 0.2 * other])
+    return np.column_stack([X, 1.2 * other])
 
 
 def test_a_network_that_is_no_better_than_the_mean_is_noticed(regression):
     """Features of such sizes leave the network where it began."""
     X, y = regression
     small = beside_another(1e-3 * X)
-    model = MPCARegressor((3,), tol=0.5, n_iter_no_change=2, random_state=0)
+    model = MPCARegressor((3,), n_iter_no_change=2, random_state=0)
+    model.set_params(learning_rate_init=0.02, tol=1e-2)
     with pytest.warns(ConvergenceWarning, match="explains only .* scale the features"):
         model.fit(small, y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model.set_params(learning_rate_init=0.02, tol=1e-2).fit(X, y)
+        model.fit(X, y)
         model.set_params(tol=None, n_iter_no_change=10, max_iter=2).fit(small, y)
         model.set_params(tol=0.5, n_iter_no_change=2, max_iter=200)
         model.fit(X, np.full(len(y), 7.0))

@@ -15,7 +15,7 @@ from dask_ma.mpca.training._outliers import outliers_note, without_outliers
 
 _FAR = 5.0  # standard deviations
 _LARGE = 10.0  # a standard deviation
-_TINY = 0.1  # a distance of rows from their mean, the root of the mean square
+_SMALL = 1.0  # a distance of rows from their mean, the root of the mean square
 _ROUNDING = 1e-13  # of the mean square of a feature: below it is no variance
 _APART = 10.0  # times the standard deviation of another column of targets
 _OFF = 3.0  # a standard deviation of targets, or the inverse of one
@@ -56,7 +56,7 @@ def agree_on_scaling(
         features are left as they are, too: outputs as large as the targets may be made
         of them.
 
-        Rows whose distance from their mean is below 0.1 are divided by that, so that
+        Rows whose distance from their mean is below 1 are divided by that, so that
         a network learns of them, too; all else is for rows so divided.
 
         Otherwise the center is the weighted mean of each feature, and the scale its
@@ -115,14 +115,14 @@ def _scale_of(variance: np.ndarray | None) -> float | None:
 
 
 def _unit_of(mean: np.ndarray, variance: np.ndarray) -> float:
-    """Distance of rows from their mean, if it is tiny; 1 if not."""
+    """Distance of rows from their mean, if it is small; 1 if not."""
     with np.errstate(over="ignore", invalid="ignore"):
         least = _ROUNDING * (np.abs(variance) + mean**2)
         is_certain = variance > least
         known, doubt = variance[is_certain].sum(), least[~is_certain].sum()
     # Steps of the size that suits features near 1 would take for ever.
     distance = float(np.sqrt(known + doubt))
-    return distance if doubt < known < _TINY**2 else 1.0
+    return distance if doubt < known < _SMALL**2 else 1.0
 
 
 def kept_scaling(shared: Mapping[str, Any]) -> Scaling | None:
