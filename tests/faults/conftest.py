@@ -110,6 +110,30 @@ def _bare_workers(
 
 
 @pytest.fixture
+def n_workers() -> int:
+    """Workers of :func:`struck_client`; a file of tests may have its own."""
+    return 3
+
+
+@pytest.fixture
+def struck_client(
+    n_workers: int,
+    cluster_client: Client,
+    bare_workers: Callable[..., AbstractContextManager[list[BaseProcess]]],
+    assert_usable: Callable[..., None],
+) -> Iterator[Client]:
+    """The current client, of some workers of which the test kills one."""
+    with bare_workers(cluster_client, n_workers):
+        with (
+            cluster_client.as_current(),
+            dask.config.set({"dask-ma.recovery.wait": "100 ms"}),
+        ):
+            yield cluster_client
+        assert len(cluster_client.nthreads()) == n_workers - 1
+        assert_usable(cluster_client, n_workers - 1)
+
+
+@pytest.fixture
 def loses(tmp_path: Path) -> Callable[..., AbstractContextManager[Path]]:
     """``with loses(client, ranks, n_ranks) as flag``: the block ends as it should.
 

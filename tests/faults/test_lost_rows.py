@@ -11,23 +11,10 @@ import pytest
 from dask_ma import SchMPLogisticRegression, SFBLogisticRegression
 from dask_ma.exceptions import RowsLostWarning
 
-N_WORKERS = 3
 ALPHA = 1e-3
 # Where ranks run, and what they run.
 SCHMP = "dask_ma.schmp.l1._estimator.train", "dask_ma.schmp.l1._agent"
 SFB = "dask_ma.sfb.logistic._estimator.train", "dask_ma.sfb.logistic._agent"
-
-
-@pytest.fixture
-def client(cluster_client, bare_workers, assert_usable):
-    """The current client, of three workers of which the test kills one."""
-    with bare_workers(cluster_client, N_WORKERS):
-        with (
-            cluster_client.as_current(),
-            dask.config.set({"dask-ma.recovery.wait": "100 ms"}),
-        ):
-            yield cluster_client
-        assert_usable(cluster_client, N_WORKERS - 1)
 
 
 def doomed_agent(module, mark, at_round):
@@ -80,7 +67,7 @@ def objective(model, X, y):
     ids=["schmp", "sfb", "sfb refined", "sdca"],
 )
 def test_what_was_found_of_lost_rows(
-    client, monkeypatch, tmp_path, cls, place, at_round, params, noisy
+    struck_client, monkeypatch, tmp_path, cls, place, at_round, params, noisy
 ):
     """Bounds and objectives of all rows say nothing of the others."""
     X, y = make_rows(noisy)

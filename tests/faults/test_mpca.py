@@ -11,20 +11,10 @@ import pytest
 from dask_ma import MPCAClassifier
 from dask_ma.exceptions import RowsLostWarning
 
-N_WORKERS = 4
-
 
 @pytest.fixture
-def client(cluster_client, bare_workers, assert_usable):
-    """The current client, of four workers of which the test kills one."""
-    with bare_workers(cluster_client, N_WORKERS):
-        with (
-            cluster_client.as_current(),
-            dask.config.set({"dask-ma.recovery.wait": "100 ms"}),
-        ):
-            yield cluster_client
-        assert len(cluster_client.nthreads()) == N_WORKERS - 1
-        assert_usable(cluster_client, N_WORKERS - 1)
+def n_workers():
+    return 4
 
 
 def doomed_agent(mark):
@@ -80,7 +70,9 @@ def check(model, X, y, ranks):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["mpca", "easgd"])
-def test_training_goes_on_with_the_rows(client, rows, monkeypatch, tmp_path, strategy):
+def test_training_goes_on_with_the_rows(
+    struck_client, rows, monkeypatch, tmp_path, strategy
+):
     mark = tmp_path / "struck"
     monkeypatch.setattr("dask_ma.mpca._estimator.train", doomed_agent(mark))
     model = MPCAClassifier(**PARAMS, strategy=strategy).fit(*rows)
@@ -89,7 +81,7 @@ def test_training_goes_on_with_the_rows(client, rows, monkeypatch, tmp_path, str
 
 
 @pytest.mark.slow
-def test_training_goes_on_without_the_rows(client, rows, monkeypatch, tmp_path):
+def test_training_goes_on_without_the_rows(struck_client, rows, monkeypatch, tmp_path):
     """As the paper has it: the worker is dropped."""
     mark = tmp_path / "struck"
     monkeypatch.setattr("dask_ma.mpca._estimator.train", doomed_agent(mark))

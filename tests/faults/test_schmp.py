@@ -13,21 +13,7 @@ from dask_ma import SchMPLasso, SchMPLogisticRegression, losses
 from dask_ma.exceptions import RowsLostWarning
 from dask_ma.schmp import CoordinateDescent, run, schedules
 
-N_WORKERS = 3
 ALPHA = 0.05
-
-
-@pytest.fixture
-def client(cluster_client, bare_workers, assert_usable):
-    """The current client, of three workers of which the test kills one."""
-    with bare_workers(cluster_client, N_WORKERS):
-        with (
-            cluster_client.as_current(),
-            dask.config.set({"dask-ma.recovery.wait": "100 ms"}),
-        ):
-            yield cluster_client
-        assert len(cluster_client.nthreads()) == N_WORKERS - 1
-        assert_usable(cluster_client, N_WORKERS - 1)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +33,7 @@ def check(coef, optimum):
 
 
 @pytest.mark.slow
-def test_run(client, rows, optimum, tmp_path):
+def test_run(struck_client, rows, optimum, tmp_path):
     mark = tmp_path / "struck"
 
     class Doomed(CoordinateDescent):
@@ -110,7 +96,7 @@ def doomed_agent(mark):
     ("schedule", "layout"),
     [("working_set", "rows"), ("dynamic", "rows"), ("dynamic", "columns")],
 )
-def test_fit(client, rows, optimum, monkeypatch, tmp_path, schedule, layout):
+def test_fit(struck_client, rows, optimum, monkeypatch, tmp_path, schedule, layout):
     mark = tmp_path / "struck"
     monkeypatch.setattr("dask_ma.schmp.l1._estimator.train", doomed_agent(mark))
     model = SchMPLasso(ALPHA, schedule=schedule, layout=layout, tol=1e-9)
@@ -128,7 +114,7 @@ def test_fit(client, rows, optimum, monkeypatch, tmp_path, schedule, layout):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_a_rank_without_rows(client, rows, monkeypatch, tmp_path, n_classes):
+def test_a_rank_without_rows(struck_client, rows, monkeypatch, tmp_path, n_classes):
     """It goes on beside the others, whose rows decide."""
     X, y = rows
     y = np.searchsorted(np.quantile(y, np.arange(1, n_classes) / n_classes), y)

@@ -4,7 +4,6 @@ import importlib
 import os
 import signal
 
-import dask
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
@@ -13,21 +12,7 @@ from dask_ma import SFBLogisticRegression, SFBMetricLearner
 from dask_ma.comm import allreduce
 from dask_ma.sfb import FactorModel, prox, run
 
-N_WORKERS = 3
 ALPHA = 0.05
-
-
-@pytest.fixture
-def client(cluster_client, bare_workers, assert_usable):
-    """The current client, of three workers of which the test kills one."""
-    with bare_workers(cluster_client, N_WORKERS):
-        with (
-            cluster_client.as_current(),
-            dask.config.set({"dask-ma.recovery.wait": "100 ms"}),
-        ):
-            yield cluster_client
-        assert len(cluster_client.nthreads()) == N_WORKERS - 1
-        assert_usable(cluster_client, N_WORKERS - 1)
 
 
 def doomed_agent(mark, module="logistic._agent", name="train"):
@@ -68,7 +53,7 @@ def value(model, X, y):
 @pytest.mark.parametrize(
     ("solver", "l1_ratio"), [("sgd", 0.0), ("sdca", 0.0), ("sdca", 0.5)]
 )
-def test_fit(client, monkeypatch, tmp_path, solver, l1_ratio):
+def test_fit(struck_client, monkeypatch, tmp_path, solver, l1_ratio):
     rng = np.random.default_rng(0)
     y = rng.integers(0, 4, 300)
     X = (rng.normal(size=(300, 6)) + rng.normal(size=(4, 6))[y]) / 3
@@ -100,7 +85,7 @@ def test_fit(client, monkeypatch, tmp_path, solver, l1_ratio):
 @pytest.mark.slow
 @pytest.mark.parametrize("content", ["factors", "outputs"])
 @pytest.mark.parametrize("how", ["labels", "pairs"])
-def test_learnt_distances(client, monkeypatch, tmp_path, how, content):
+def test_learnt_distances(struck_client, monkeypatch, tmp_path, how, content):
     """Batches do not depend on the ranks, so the fit is the undisturbed one."""
     rng = np.random.default_rng(0)
     y = rng.integers(0, 4, 300)
@@ -126,7 +111,7 @@ def test_learnt_distances(client, monkeypatch, tmp_path, how, content):
 
 
 @pytest.mark.slow
-def test_dual_variables_of_a_users_loss(client, monkeypatch, tmp_path):
+def test_dual_variables_of_a_users_loss(struck_client, monkeypatch, tmp_path):
     """Those of the rank that died are set anew, and the dual sums follow."""
 
     class Ridge(FactorModel):

@@ -39,7 +39,7 @@ CASES = [
     *(wrong("n_ranks", value) for value in (0, -1, 2.0, "2", np.nan)),
     *(wrong("max_iter", value) for value in (-1, 1.5, "10", None, np.inf)),
     *(wrong("tol", value) for value in (-1.0, np.nan, "small", -np.inf)),
-    *(wrong("alpha", value) for value in (-1.0, np.nan, "auto", None)),
+    *(wrong("alpha", value) for value in (-1.0, np.nan, "one over n", None)),
     *(wrong("random_state", value) for value in (-1, 1.5, "seed", [1, 2])),
     *(wrong("verbose", value) for value in (-1, "yes")),
     *(wrong("fit_intercept", value) for value in ("yes", 2)),

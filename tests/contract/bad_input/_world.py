@@ -84,7 +84,7 @@ ESTIMATORS: dict[str, Callable[..., Any]] = {
         **{"cv": 2, "alphas": 3, "n_ranks": 2, **p}
     ),
     "SchMPLogisticRegression": lambda **p: SchMPLogisticRegression(
-        **{"alpha": 0.02, "n_ranks": 2, **p}
+        **{"alpha": 0.01, "n_ranks": 2, **p}
     ),
 }
 REGRESSORS = (
