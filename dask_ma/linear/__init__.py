@@ -25,7 +25,13 @@ from dask_ma.linear._start import (
     rounding_of,
     with_targets,
 )
-from dask_ma.linear._used import UsedColumns, are_same, columns_of, renumbered
+from dask_ma.linear._used import (
+    UsedColumns,
+    are_same,
+    columns_of,
+    renumbered,
+    used_columns_of,
+)
 
 if TYPE_CHECKING:
     from dask_ma.linear._estimator import (
@@ -67,6 +73,7 @@ __all__ = [
     "renumbered",
     "rounding_of",
     "score_sums",
+    "used_columns_of",
     "with_targets",
 ]
 

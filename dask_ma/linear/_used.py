@@ -11,6 +11,8 @@ from dask_ma.data import Shard
 from dask_ma.engine import State
 from dask_ma.linear._model import LinearModel
 
+_LEAST_LEFT_OUT = 0.5  # part of the columns that has to be in vain
+
 
 class UsedColumns(NamedTuple):
     """The columns that take part.
@@ -59,6 +61,24 @@ class UsedColumns(NamedTuple):
     def described(self) -> dict[str, Any]:
         """What the state of a fit holds of it."""
         return {"columns": self.numbers, "n_features": self.n_features}
+
+
+def used_columns_of(is_used: np.ndarray) -> UsedColumns:
+    """The columns that take part, of those that have something.
+
+    Parameters
+    ----------
+    is_used : ndarray of bool, shape (n_features,)
+        Which have.
+
+    Returns
+    -------
+    columns : UsedColumns
+        All, unless those that have something are some, and at most half of them.
+    """
+    numbers, n_features = np.flatnonzero(is_used), len(is_used)
+    most = (1 - _LEAST_LEFT_OUT) * n_features
+    return UsedColumns(numbers if 0 < len(numbers) <= most else None, n_features)
 
 
 def columns_of(state: State, n_columns: int) -> UsedColumns:

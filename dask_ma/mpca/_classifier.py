@@ -204,7 +204,8 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
     divided by it on the way; `alpha` is for the weights of rows so divided.
 
     Of sparse rows with 4,096 columns or more, `fit` leaves out those that no training
-    row has, if these are more than half: their weights in `coefs_` are 0.
+    row has, if these are half or more, unless `warm_start` goes on with weights of
+    them: their weights in `coefs_` are 0.
 
     References
     ----------

@@ -28,7 +28,7 @@ from dask_ma.data import (
     refuse_unfinished,
 )
 from dask_ma.engine import Identity, as_text
-from dask_ma.linear import UsedColumns
+from dask_ma.linear import UsedColumns, used_columns_of
 from dask_ma.mpca._combinations import (
     INACTIVE,
     OF_MLP,
@@ -49,7 +49,6 @@ from dask_ma.mpca.inputs._sources import (
 from dask_ma.mpca.networks._columns import (
     FEWEST_COLUMNS,
     places_of,
-    used_columns_of,
     used_part,
     widened_weights,
 )

@@ -198,7 +198,7 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
     are ten times apart, y is taken as it is, and so are large features.
     `coefs_` and `intercepts_` are those for the rows as they are. A `module` gets the
     rows as they are, and so does `partial_fit`. Columns that no row has are left out,
-    and rows of a tiny unit are divided by it, as by :class:`MPCAClassifier`.
+    and rows of a small unit are divided by it, as by :class:`MPCAClassifier`.
 
     A warning tells of targets of which a few make up the variance, as lognormal ones.
 

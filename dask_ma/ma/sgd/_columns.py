@@ -23,12 +23,12 @@ from dask_ma.linear import (
     columns_of,
     initial_model,
     renumbered,
+    used_columns_of,
 )
 from dask_ma.ma.sgd._params import FitParams
 from dask_ma.supervised import Problem
 
 _FEWEST = 2**12  # columns, below which all are gone over
-_LEAST_LEFT_OUT = 0.5  # part of the columns that has to be in vain
 # Elements of a rank for each column, at most: to look at more of them, and to copy
 # their columns' numbers, would take as long as some columns in vain.
 _ELEMENTS_FOR_COLUMN = 16
@@ -99,11 +99,7 @@ def _find(
         _mark_rows(is_used, problem.shard)
         _mark_models(is_used[:-1], problem, params, state)
     is_used = allreduce(group, is_used.view(np.uint8), "max")
-    numbers = np.flatnonzero(is_used[:-1])
-    most = (1 - _LEAST_LEFT_OUT) * n_features
-    if is_used[-1] or not 0 < len(numbers) <= most:
-        return every
-    return UsedColumns(numbers, n_features)
+    return every if is_used[-1] else used_columns_of(is_used[:-1])
 
 
 def _is_sparse_in_memory(X: object) -> bool:

@@ -11,26 +11,6 @@ from dask_ma.linear import UsedColumns
 
 #: Columns, below which a network is that of all of them, as scikit-learn's.
 FEWEST_COLUMNS = 2**12
-_LEAST_LEFT_OUT = 0.5  # part of the columns that has to be in vain
-
-
-def used_columns_of(is_used: np.ndarray) -> UsedColumns:
-    """The columns that a network is to know, of those that have something.
-
-    Parameters
-    ----------
-    is_used : ndarray of bool, shape (n_features,)
-        Which have.
-
-    Returns
-    -------
-    columns : UsedColumns
-        All, unless they are many and those that have something at most half of them.
-    """
-    numbers, n_features = np.flatnonzero(is_used), len(is_used)
-    most = (1 - _LEAST_LEFT_OUT) * n_features
-    is_worth_it = n_features >= FEWEST_COLUMNS and 0 < len(numbers) <= most
-    return UsedColumns(numbers if is_worth_it else None, n_features)
 
 
 def places_of(columns: UsedColumns) -> np.ndarray:

@@ -8,8 +8,8 @@ from scipy import sparse
 from dask_ma.comm import Group, allreduce
 from dask_ma.engine import State
 from dask_ma.kernels import wide
-from dask_ma.linear import UsedColumns
-from dask_ma.mpca.networks._columns import FEWEST_COLUMNS, used_columns_of
+from dask_ma.linear import UsedColumns, used_columns_of
+from dask_ma.mpca.networks._columns import FEWEST_COLUMNS
 from dask_ma.mpca.training._params import MPCAParams
 from dask_ma.supervised import Problem
 
