@@ -128,12 +128,16 @@ def check_sparse(X: Any, name: str) -> None:
 def _check_columns_of_elements(X: Any, name: str) -> None:
     """Refuse a CSR with elements beside it; SciPy's own check would copy many."""
     used = X.indices[: X.indptr[-1]]
-    if not used.size:
-        return
-    if used.min() < 0:
-        raise _broken(name, "indices must be >= 0")
-    if used.max() >= X.shape[1]:
-        raise _broken(name, f"indices must be < {X.shape[1]}")
+    # As numbers without a sign the negative ones are the largest: one pass tells both.
+    largest = _as_unsigned(used).max(initial=0)
+    if used.size and largest >= X.shape[1]:
+        what = ">= 0" if used.min() < 0 else f"< {X.shape[1]}"
+        raise _broken(name, f"indices must be {what}")
+
+
+def _as_unsigned(whole: np.ndarray) -> np.ndarray:
+    """The same bytes read as numbers without a sign."""
+    return whole.view(np.dtype(f"{whole.dtype.byteorder}u{whole.dtype.itemsize}"))
 
 
 def _broken(name: str, what: str) -> ValueError:
