@@ -41,6 +41,7 @@ def result_of(model):
     return model.coefs_[0]
 
 
+@pytest.mark.each
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("n_ranks", [1, 2])
 @pytest.mark.parametrize("name", CASES)
