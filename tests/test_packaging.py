@@ -94,6 +94,7 @@ found["method"] = modules_after(
     "import sklearn.linear_model",
     "from dask_ma import MASGDClassifier",
     "from dask_ma import *",
+    "import dask_ma.plotting",
 )
 import dask_ma.comm, dask_ma.data, dask_ma.engine, dask_ma.kernels
 for agent in AGENTS:
@@ -227,10 +228,16 @@ def test_kernels_need_numpy_and_scipy_only():
 
 def test_import_loads_nothing_heavy_besides_what_it_rests_on(loaded_by):
     """dask.array loads sparse, and that numba: half a second for nothing."""
-    before, (_, family, peers, _, every) = loaded_by["before"], loaded_by["method"]
+    before, (_, family, peers, _, every, _) = loaded_by["before"], loaded_by["method"]
     added = {*family} - {*before} | {*every} - {*peers}
     heavy = {"dask.array", "dask.dataframe", "matplotlib", "numba", "pandas", "sparse"}
     assert not added & (heavy | {"rich"})
+
+
+def test_import_of_plots_does_not_load_matplotlib(loaded_by):
+    """It is optional."""
+    assert "dask_ma.plotting" in loaded_by["method"][-1]
+    assert "matplotlib" not in loaded_by["method"][-1]
 
 
 WITHOUT_PANDAS = """

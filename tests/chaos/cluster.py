@@ -35,6 +35,7 @@ PRELOADED = [
     "dask_ma.mpca.training._agent",
     "dask_ma.schmp.l1._agent",
     "dask_ma.sfb.logistic._agent",
+    "sklearn.linear_model",  # which fits by SGD load, one second in each process
 ]
 _MEMORY_LIMIT = "900 MB"
 _HEAL = 120.0  # seconds for new workers to come
