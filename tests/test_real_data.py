@@ -354,10 +354,14 @@ def multinomial_value(X, y, model):
 
 @pytest.fixture(scope="module")
 def queries():
-    """The shipped queries, and the least objective of their logistic regression."""
+    """Shipped queries of 25 matters, and the least objective of their regression."""
     X, y, X_test, y_test = load_queries()
-    y, y_test = (np.searchsorted(np.unique(y), labels) for labels in (y, y_test))
-    # The quickest of the exact ones here: 7 s, where lbfgs takes 17 s.
+    kept = np.unique(y)[::2]
+    X, X_test = X[np.isin(y, kept)], X_test[np.isin(y_test, kept)]
+    y, y_test = (
+        np.searchsorted(kept, labels[np.isin(labels, kept)]) for labels in (y, y_test)
+    )
+    # The quickest of the exact ones here.
     theirs = LogisticRegression(C=1 / (ALPHA * len(y)), tol=1e-5, solver="newton-cg")
     return X, y, X_test, y_test, theirs.fit(X, y)
 
