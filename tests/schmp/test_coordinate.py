@@ -165,7 +165,7 @@ def references(data):
     }
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
 @pytest.mark.parametrize(
     ("schedule", "layout"),

@@ -98,7 +98,7 @@ def run_engines(run_ranks, program, X, y, weight, n_ranks, n_iterations):
     return run_ranks(agent, n_ranks)
 
 
-@pytest.mark.each(2)
+@pytest.mark.each
 @pytest.mark.parametrize(
     ("kind", "n_ranks", "make", "fit_intercept"),
     [

@@ -86,8 +86,8 @@ def test_a_fold_takes_few_passes(rows, by_working_sets, n_ranks, layout, kind):
     X = kind(X)
 
     def fit(**params):
-        model = SchMPLassoCV(cv=3, n_ranks=n_ranks, layout=layout, **params)
-        return model.fit(X, y)
+        options = {"alphas": 40, "n_ranks": n_ranks, "layout": layout, **params}
+        return SchMPLassoCV(cv=3, **options).fit(X, y)
 
     model = fit()
     for record in model.history_:

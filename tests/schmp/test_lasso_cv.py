@@ -28,7 +28,7 @@ def assert_same_choice(model, expected):
     assert model.intercept_ == pytest.approx(expected.intercept_, abs=1e-3)
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @every_layout
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("kind", ["dense", "csr_array"])

@@ -218,6 +218,7 @@ def test_a_refusal_names_what_would_be_enough(sampler, limited):
     model.fit(X)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("n_components", [5, 1000])
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("n_ranks", [1, 2])
