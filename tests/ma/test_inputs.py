@@ -17,6 +17,7 @@ from dask_ma import MASGDClassifier, MASGDRegressor
 PARAMS = {"max_iter": 3, "tol": None, "random_state": 0, "n_ranks": 4}
 PARAMS["learning_rate"] = "optimal"  # without trials, which take as long as the rounds
 PARAMS["shuffle"] = "ranks"
+PARAMS["refine"] = None  # which goes over the same rows as the rounds
 COLUMNS = list("abcdef")
 
 

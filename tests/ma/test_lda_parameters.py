@@ -215,15 +215,24 @@ def test_values_out_of_range(name, value, method, X):
     assert not [name for name in vars(model) if name.endswith("_")]
 
 
+@pytest.fixture(scope="module")
+def perplexities(X):
+    """Of a fit that nothing ends, after each pass."""
+    whole = MALDA(**{**BASE, **EVALUATED, "max_iter": 30}).fit(X)
+    assert whole.n_iter_ == 30
+    return [r["perplexity"] for r in whole.history_ if np.isfinite(r["perplexity"])]
+
+
 @pytest.mark.parametrize(
     ("params", "evaluate_every"),
     [({}, 1), ({}, 2), ({"perp_tol": 0.0}, 1), ({"perp_tol": 0.3}, 1)],
     ids=str,
 )
-def test_the_fit_ends_when_the_perplexity_settles(X, params, evaluate_every):
+def test_the_fit_ends_when_the_perplexity_settles(
+    X, perplexities, params, evaluate_every
+):
     """By the rule of scikit-learn, applied to the perplexities of a whole fit."""
-    whole = MALDA(**{**BASE, **EVALUATED, "max_iter": 30}).fit(X)
-    values = [r["perplexity"] for r in whole.history_ if np.isfinite(r["perplexity"])]
+    values = perplexities
     assert len(values) == 30
     every = evaluate_every
     changes = abs(np.diff(values[every - 1 :: every]))

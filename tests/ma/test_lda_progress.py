@@ -164,6 +164,7 @@ def callbacks():
     )
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("mixing", MIXINGS)
 def test_callbacks_change_nothing(place, X, mixing, callbacks):
     params = {**PARAMS, "mixing": mixing, "doc_topic_prior": "auto"}
@@ -222,6 +223,7 @@ def test_partial_fit_is_followed(X, callbacks):
 # Lines and bars -----------------------------------------------------------------------
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(("verbose", "mixing"), [(1, "allreduce"), (2, "butterfly")])
 def test_lines(place, X, capsys, verbose, mixing):
     params = {**PARAMS, "mixing": mixing}

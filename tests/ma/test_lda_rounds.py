@@ -183,7 +183,7 @@ def averaged(request, monkeypatch):
     monkeypatch.setattr("dask_ma.ma.lda._rounds._MOST_WORDS", request.param)
 
 
-@pytest.mark.pairs
+@pytest.mark.each(2)
 @pytest.mark.parametrize("mixing", ["allreduce", "butterfly"])
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def in_blocks(X, y, n_rows):
     return da.concatenate(blocks), da.from_array(y, chunks=n_rows)
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.parametrize("l1_ratio", [1.0, 0.5])
 @pytest.mark.parametrize("n_ranks", [1, 4])
 @pytest.mark.parametrize("n_rows", [N_ROWS, 50], ids=["one-block", "many-blocks"])
