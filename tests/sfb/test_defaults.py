@@ -133,7 +133,7 @@ def test_small_sets(name, penalty, n_ranks, layout):
     check(name, 1e-3, penalty, layout, n_ranks)
 
 
-@pytest.mark.each(2)
+@pytest.mark.each
 @pytest.mark.parametrize("penalty", ["l2", "l1", "elasticnet"])
 @pytest.mark.parametrize("name", ["cancer", "wine", "iris", "wine raw", "iris raw"])
 def test_weak_penalties_and_features_as_they_are(name, penalty):

@@ -69,7 +69,7 @@ def test_the_same_codes(algorithm, alpha, positive):
     assert not found.values[:, 4].any()
 
 
-@pytest.mark.pairs
+@pytest.mark.each(2)
 @pytest.mark.parametrize("positive", [False, True])
 @pytest.mark.parametrize("gap", [1e-2, 1e-4, 1e-7])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -224,7 +224,7 @@ def model(**params):
     return SFBDictionaryLearning(**{**fixed, **ends, **params})
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.parametrize("positive", [False, True])
 @pytest.mark.parametrize("algorithm", OTHERS)
 @pytest.mark.parametrize("solver", ["online", "sgd"])

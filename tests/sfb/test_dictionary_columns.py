@@ -38,7 +38,7 @@ def fit(X, weight=None, **params):
     return learner.fit(X, sample_weight=weight)
 
 
-@pytest.mark.each(2)
+@pytest.mark.each
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n_ranks", [1, 2, 4])

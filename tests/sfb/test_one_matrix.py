@@ -61,7 +61,7 @@ def peak(model, X, **options):
     return memory.peak / BYTES
 
 
-@pytest.mark.each(2)
+@pytest.mark.each
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
 @pytest.mark.parametrize("prox", [NoPenalty(), L1(1e-3), L2(0.1)], ids=repr)
 @pytest.mark.parametrize("content", ["factors", "full_matrix", "server", "auto"])
@@ -108,6 +108,7 @@ def spread_rows(n_rows, n_features, n_stored):
     )
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("penalty", ["l2", "elasticnet"])
 @pytest.mark.parametrize("content", ["factors", "full_matrix"])
 def test_memory_of_dual_ascent(monkeypatch, penalty, content):
@@ -169,7 +170,7 @@ def test_memory_of_dense_rows():
 
 def test_sums_of_classes_of_dense_rows_are_not_kept(monkeypatch):
     """They would be one more matrix of the process."""
-    n_classes, n_features = 500, 8000
+    n_classes, n_features = 500, 4000
     for module in (_class_sums, _dual_model):
         for name in {"_PART_BYTES", "_CHUNK"} & set(vars(module)):
             monkeypatch.setattr(module, name, 2**15)
@@ -207,6 +208,7 @@ def uncollected():
     gc.enable()
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 4])
 @pytest.mark.parametrize(
     "make",

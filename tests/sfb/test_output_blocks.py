@@ -314,7 +314,7 @@ def test_a_fit_that_goes_on_on_larger_workers_has_their_memory(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(
-    "changes", [{"penalty": None}, {"penalty": "trace", "alpha": 0.01, "max_iter": 200}]
+    "changes", [{"penalty": None}, {"penalty": "trace", "alpha": 0.01, "max_iter": 40}]
 )
 def test_fits_that_need_no_memory_for_steps_lack_none(monkeypatch, changes):
     """There is no bound without a penalty, and no step with this one."""

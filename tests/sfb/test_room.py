@@ -36,7 +36,7 @@ def test_bytes():
 def test_what_steps_take(n_ranks, monkeypatch):
     """As many bytes as are asked for, when all pairs of BFGS are there."""
     monkeypatch.setattr(Outlook, "is_long", lambda *_: True)
-    n_classes, n_features = 10, 20_000
+    n_classes, n_features = 10, 10_000
     params = {"density": 1e-3, "format": "csr", "dtype": np.float32, "rng": 0}
     X = sparse.random_array((60, n_features), **params)
     y = np.arange(60) % n_classes

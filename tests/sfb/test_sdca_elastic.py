@@ -30,7 +30,7 @@ def check(found, expected, rtol=1e-4):
     assert -1e-7 < found - expected <= rtol * expected
 
 
-@pytest.mark.pairs
+@pytest.mark.each(2)
 @every_size
 @pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize("n_classes", [2, 3, 10])

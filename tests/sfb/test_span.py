@@ -62,7 +62,7 @@ def test_memory_of_the_ranks_of_a_process(spans):
     assert peak < 1.6 * n_bytes
 
 
-@pytest.mark.pairs
+@pytest.mark.each(2)
 @pytest.mark.parametrize("n_classes", [2, 4])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n_ranks", [1, 3])
