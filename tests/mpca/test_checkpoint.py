@@ -97,7 +97,7 @@ def test_it_goes_on_with_other_ranks(multi, saved, steps, strategy, n_ranks):
     assert model.history_[: len(first.history_)] == first.history_
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.parametrize("early_stopping", [False, True])
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_a_finished_fit_that_is_resumed_is_the_same(

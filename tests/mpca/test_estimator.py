@@ -102,6 +102,7 @@ def test_a_fit_that_is_cut_off_warns(multi):
         assert caught[0].filename == __file__
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_the_best_model_is_kept(multi, strategy, n_ranks, monkeypatch):
     """Steps that are too long ruin a model that has been good."""

@@ -17,6 +17,7 @@ def made(name):
         X, y = load_wine(return_X_y=True)
         return MPCAClassifier, X, StandardScaler().fit_transform(X), y
     X, y = load_diabetes(return_X_y=True, scaled=False)
+    X, y = X[::2], y[::2]
     return MPCARegressor, X, StandardScaler().fit_transform(X), y
 
 
@@ -27,8 +28,7 @@ def notes_of(model, X, y):
     return [str(one.message) for one in record if FOUND in str(one.message)]
 
 
-@pytest.mark.parametrize("n_ranks", [1, 2])
-@pytest.mark.parametrize("name", ["wine", "diabetes"])
+@pytest.mark.parametrize(("name", "n_ranks"), [("wine", 2), ("diabetes", 1)])
 def test_rows_of_another_scale_are_warned_of_with_a_cure(name, n_ranks):
     cls, raw, scaled, y = made(name)
     cold = cls(random_state=0, n_ranks=n_ranks)
