@@ -80,7 +80,7 @@ def check(lazily, X, y, rtol=1e-9, start=None, **params):
     return eager
 
 
-@pytest.mark.pairs
+@pytest.mark.each(2)
 @pytest.mark.parametrize("average", [False, 60])
 @pytest.mark.parametrize("mixing", MIXINGS)
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4, 5, 8])

@@ -131,7 +131,7 @@ def least_of_regression(name, X, y):
     return found.fun
 
 
-@pytest.mark.each(2)
+@pytest.mark.each
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("n_ranks", [1, 3, 5])
 @pytest.mark.parametrize("loss", sorted(REGRESSIONS))

@@ -70,7 +70,7 @@ def always(monkeypatch):
     monkeypatch.setattr(_lazy_steps, "is_whole", with_cost(10**9, is_whole))
 
 
-@pytest.mark.pairs
+@pytest.mark.each(2)
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("mixing", ["butterfly", "allreduce", "periodic"])
 @pytest.mark.parametrize("n_ranks", [2, 3, 4, 8])

@@ -30,7 +30,7 @@ def objective(model):
     return model.history_[-1]["objective"]
 
 
-@pytest.mark.pairs
+@pytest.mark.each(2)
 @pytest.mark.parametrize("level", [1e3, 1e5, -1e5])
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("place", PLACES)

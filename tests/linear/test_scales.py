@@ -53,6 +53,7 @@ CASES = [
 ]
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 2])
 @pytest.mark.parametrize(("cls", "data", "reached"), CASES)
 def test_features_of_a_small_scale_are_named_with_a_cure(cls, data, reached, n_ranks):
