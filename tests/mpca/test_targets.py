@@ -100,7 +100,7 @@ def test_one_rank_is_scikit_learn(rows, check_same, cls, weighted, container):
 def test_every_strategy_learns(rows, strategy, cls):
     X, Y = rows[0], targets_of(cls, rows[1])
     # How stale gradients are at a server depends on the clock.
-    max_iter = 160 if strategy == "parameter_server" else 40
+    max_iter = 320 if strategy == "parameter_server" else 40
     model = fit(
         cls, X, Y, strategy=strategy, n_ranks=3, max_iter=max_iter,
         hidden_layer_sizes=(20,), learning_rate_init=0.01, batch_size=8,
