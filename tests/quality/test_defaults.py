@@ -40,6 +40,8 @@ HARD = {
     # Models that are not exact enough hide which penalty is the best.
     "SchMPLassoCV": [Cell("little noise", "one block", 1)],
     "SchMPLasso l1": [Cell("double columns", "sorted blocks", 8)],
+    # One of the sample whose peer does not learn for seconds.
+    "SFBDictionaryLearning": [Cell("wine standardised", "20 blocks", 1)],
     "MPCAClassifier": [
         Cell("iris", "one block", 1),
         Cell("wine", "weighted", 1),
