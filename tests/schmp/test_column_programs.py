@@ -118,7 +118,7 @@ def test_least_squares(run_ranks, data, elastic_net, name, n_ranks, depth, kind)
     X, y = MAKE[kind](data["X"]), data["number"]
     weight = data["weight"] if n_ranks == 5 else None
     program = ColumnDescent(losses.SquaredError(), schedule(), *penalties())
-    n_iterations = 500 if name == "dynamic" else 900
+    n_iterations = 350 if name == "dynamic" else 750
     args = X, y, weight, n_ranks, depth, n_iterations
     engines = run_engines(run_ranks, program, *args)
     check_agreement(engines)
