@@ -173,7 +173,7 @@ def test_results_are_everyones_own(run_ranks, way, size, per_node):
 def test_arrays_may_be_changed_as_soon_as_a_collective_returns(
     run_ranks, way, per_node
 ):
-    size, rounds = 6, 60
+    size, rounds = 6, 20
     whole = np.arange(24.0)
 
     def program(group):

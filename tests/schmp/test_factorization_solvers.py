@@ -141,7 +141,7 @@ def test_what_auto_takes(n_ratings, n_components, positive, method):
 @pytest.mark.parametrize("n_ranks", [1, 2])
 def test_positive_factors_are_at_the_optimum(feedback, n_ranks):
     """No user can do better alone: where a factor is 0, the loss rises with it."""
-    params = {"feedback": feedback, "positive": True, "max_iter": 100, "alpha": 0.02}
+    params = {"feedback": feedback, "positive": True, "max_iter": 60, "alpha": 0.02}
     if feedback == "explicit":
         params["standardize"] = False
     model = fit(**params, n_ranks=n_ranks, weighted_alpha=False)
