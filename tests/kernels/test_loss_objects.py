@@ -61,9 +61,9 @@ def test_conjugate_meets_the_loss_at_its_slope(name):
         assert (loss.value(y, q + 0 * p) + conjugate >= slopes * q - 1e-12).all()
     # Half of a slope is a slope that the loss has somewhere, at least in the limit.
     some = loss.conjugate(y, slopes / 2)
-    q = np.linspace(-50, 50, 200_001)[:, np.newaxis]
-    grid = (slopes[:40] / 2 * q - loss.value(y[:40], q)).max(axis=0)
-    np.testing.assert_allclose(some[:40], grid, atol=1e-3)
+    q = np.linspace(-50, 50, 100_001)[:, np.newaxis]
+    grid = (slopes[:20] / 2 * q - loss.value(y[:20], q)).max(axis=0)
+    np.testing.assert_allclose(some[:20], grid, atol=1e-3)
 
 
 @pytest.mark.parametrize("scale", [0.0, 0.4, 1.0])
