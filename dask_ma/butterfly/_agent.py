@@ -178,11 +178,13 @@ class Passes(Refinable):
         self.state, self._plan = resume(self.context, self.problem, self.params, state)
         shared = state.shared
         self.current = unstack(shared["weights"])
-        self._rule.load_state_dict(shared["rule"])
         self._control.load_state_dict(shared["control"])
-        if shared["n_rows"] != self.problem.total_rows:
+        # What more rows were worth, before some were lost, says nothing of the others.
+        if shared["n_rows"] == self.problem.total_rows:
+            self._rule.load_state_dict(shared["rule"])
+            self._evaluator.n_worse = shared["n_worse"]
+        else:
             self._control.forget()
-        self._evaluator.n_worse = shared["n_worse"]
         self._is_worse, self.n_refined = shared["is_worse"], shared["n_refined"]
         self.has_converged = shared["converged"]
 

@@ -99,7 +99,7 @@ class StepControl:
 
     def forget(self) -> None:
         """Take the next pass as it is: the rows are others now."""
-        self._best = np.inf
+        self._best, self._score = np.inf, np.nan
 
     def state_dict(self) -> list[float]:
         """What another control needs to go on from here."""

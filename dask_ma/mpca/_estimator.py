@@ -311,7 +311,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
             "loss_": curve[-1] if curve else np.nan,
             "best_loss_": min(curve, default=np.nan),
             "validation_scores_": scores or None,
-            "best_validation_score_": max(scores, default=None),
+            "best_validation_score_": fitted["best_score"] if scores else None,
             "strategy_": fitted["strategy"],
         }
         if fitted["classes"] is not None:

@@ -336,13 +336,16 @@ class Passes(Method):
         self._model.load_state_dict(own)
         if view_of(self._model) is not None:
             self._rebuild(is_lost=own is None)
-        self._rule.load_state_dict(state.shared["rule"])
+        # An objective of more rows, before some were lost, is none of the others.
+        if state.shared["n_rows"] == self.engine.n_rows:
+            self._rule.load_state_dict(state.shared["rule"])
 
     def state_dict(self) -> Snapshot:
         rule = np.array(self._rule.state_dict())
         own = self._model.state_dict()
         kept = None if own is None else {"model": own}
-        return self.engine.snapshot({"rule": rule}, own=kept)
+        shared = {"rule": rule, "n_rows": self.engine.n_rows}
+        return self.engine.snapshot(shared, own=kept)
 
     # What overflows is found, and refused, by the checks.
     @np.errstate(over="ignore", invalid="ignore")

@@ -169,9 +169,11 @@ class TopicFit(Method):
         if shared["topic_word_prior"] is not None:
             rounds.set_topic_prior(shared["topic_word_prior"])
         rounds.n_updates = shared["n_updates"]
-        self._evaluator.perplexity = shared["perplexity"]
-        self._evaluator.held_out = shared["held_out"]
-        self.is_evaluated = shared["is_evaluated"]
+        # Those of more documents, before some were lost, say nothing of the others.
+        if shared["n_documents"] == self._corpus.total_documents:
+            self._evaluator.perplexity = shared["perplexity"]
+            self._evaluator.held_out = shared["held_out"]
+            self.is_evaluated = shared["is_evaluated"]
         self.n_iter = shared["n_iter"]
         # Other ranks may have other rounds in a pass, and have the documents in another
         # order: as many come as there are left, whichever these are.
@@ -190,6 +192,7 @@ class TopicFit(Method):
             "topic_word_prior": rounds.topic_prior,
             "n_updates": rounds.n_updates,
             "n_iter": self.n_iter,
+            "n_documents": self._corpus.total_documents,
             "first": self._next,
             "n_rounds": rounds.n_rounds,  # that this one is of
             "perplexity": self._evaluator.perplexity,

@@ -209,16 +209,18 @@ class Rounds(Refinable):
             shared["mean_coef"], shared["mean_intercept"], shared["mean"]
         )
         self._output = self._mean.current(self.current)
-        self._rule.load_state_dict(shared["rule"])
         self._evaluator.epochs = shared["epochs"]
         self._evaluator.pending = shared["pending"]
-        self._evaluator.n_worse = shared["n_worse"]
+        # What more rows were worth, before some were lost, says nothing of the others.
+        if shared["n_rows"] == self.problem.total_rows:
+            self._rule.load_state_dict(shared["rule"])
+            self._shrinking.load_state_dict(shared["shrinking"])
+            self._evaluator.n_worse = shared["n_worse"]
         self.n_refined, self.has_converged = shared["n_refined"], shared["converged"]
         scale, shift, power = map(float, shared["steps"])
         steps = replace(self._steps, scale=scale, shift=shift, power=power)
         if steps != self._steps:
             self._set_steps(steps)
-        self._shrinking.load_state_dict(shared["shrinking"])
         self._paradigm.due = Due(*map(float, shared["due"]))
         n_runs, since = int(state.round - self.n_refined), shared["start"]
         if int(since[2]) == self._start.n_ranks:
@@ -239,6 +241,7 @@ class Rounds(Refinable):
             "mean": mean["counts"],
             **self._columns.described(),
             "classes": self.problem.classes,
+            "n_rows": self.problem.total_rows,
             "rule": np.array(self._rule.state_dict()),
             "epochs": self._evaluator.epochs,
             "pending": self._evaluator.pending,

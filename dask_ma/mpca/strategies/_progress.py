@@ -188,6 +188,7 @@ class FitProgress:
     """Sums over all ranks, and what follows from them.
 
     Every rank that adds the same counts in the same order comes to the same decisions.
+    Of scores, `best_score` is the highest that is of the rows that there are now.
 
     Parameters
     ----------
@@ -230,6 +231,7 @@ class FitProgress:
         self.epoch = 0
         self.loss_curve: list[float] = []
         self.scores: list[float] = []
+        self.best_score = -np.inf
         self.n_samples = 0.0
         self._total_rows = total_rows
         self._n_ranks = n_ranks
@@ -327,19 +329,31 @@ class FitProgress:
             "n_samples": self.n_samples,
             "loss_curve": np.array(self.loss_curve),
             "scores": np.array(self.scores),
+            "best_score": np.array(self.best_score),
             "rule": np.array(self._rule.state_dict()),
             "rate": self._rate.value,
             "n_records": self._n_records,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the state of another progress."""
+    def load_state_dict(self, state: dict[str, Any], *, is_whole: bool = True) -> None:
+        """Take over the state of another progress.
+
+        Parameters
+        ----------
+        state : dict
+            As :meth:`state_dict` has given it.
+        is_whole : bool, default=True
+            Whether the rows that decide on the end are the same. What others were worth
+            says nothing of those that are left.
+        """
         self.epoch = int(state["epoch"])
         # Rows of the epoch that was under way when the fit was cut off come again.
         self.n_samples = float(self.epoch * self._total_rows)
         self.loss_curve = np.asarray(state["loss_curve"]).tolist()
         self.scores = np.asarray(state["scores"]).tolist()
-        self._rule.load_state_dict(state["rule"])
+        if is_whole:
+            self._rule.load_state_dict(state["rule"])
+            self.best_score = float(state["best_score"])
         self._rate.value = float(state["rate"])
         self._n_records = int(state["n_records"])
 
@@ -352,7 +366,8 @@ class FitProgress:
         value = score(self._score[1:], is_classifier=self._is_mean)
         self._score[:] = 0
         self._is_waiting = False
-        is_best = value > max(self.scores, default=-np.inf)
+        is_best = value > self.best_score
+        self.best_score = value if is_best else self.best_score
         self.scores.append(value)
         return True, is_best, self._is_enough(value)
 

@@ -11,7 +11,7 @@ import numpy as np
 from dask_ma._settings import Settings
 from dask_ma.comm import Group, barrier
 from dask_ma.data import Shard, join_shard
-from dask_ma.engine import RankContext, Snapshot, State
+from dask_ma.engine import RankContext, Record, Snapshot, State
 from dask_ma.exceptions import CheckpointError
 from dask_ma.mpca.networks._evaluation import mean_state, score_sums
 from dask_ma.mpca.networks._network import Network, Scaling
@@ -38,7 +38,7 @@ from dask_ma.mpca.training._params import Baseline, MPCAParams, MPCAResult
 from dask_ma.mpca.training._placing import restore_and_place
 from dask_ma.mpca.training._prefetch import Prefetcher
 from dask_ma.mpca.training._start import build_network, outlook_of
-from dask_ma.mpca.training._state import part_of, prefixed
+from dask_ma.mpca.training._state import knows_end, part_of, prefixed
 from dask_ma.mpca.training._targets import Targets, agree_on_targets, find_baseline
 from dask_ma.mpca.training._validation import make_scorer, score_of_rank, shard_of
 from dask_ma.supervised import (
@@ -161,7 +161,7 @@ class Trainer:
         # The models to fall back on, and the one whose score is not known yet.
         joint = self._network.read(0, self._network.n_values)
         self._good = self._best = self._scored = joint
-        if kept is not None and params.early_stopping:
+        if kept is not None and np.isfinite(self._progress.best_score):
             self._best = kept.shared["best"]
         self._strategy = self._make_strategy(second, kept)
 
@@ -234,7 +234,8 @@ class Trainer:
         if update.stop:
             self.is_done, self._end = True, update
         if update.record is not None:
-            self._record(update)
+            # The history adds to it while another thread may still be sending it.
+            self._record(update, dict(update.record))
         if self._is_to_keep(update):
             self._keep(update.epoch)
         if update.to_score:
@@ -245,12 +246,8 @@ class Trainer:
         for loss in state["loss_curve"][len(self._state["loss_curve"]) :]:
             self._network.end_epoch(float(loss))
 
-    def _record(self, update: Decision) -> None:
+    def _record(self, update: Decision, record: Record) -> None:
         """Note a record; callbacks are asked at the end of an epoch."""
-        if update.record is None:
-            return
-        # The history adds to it while another thread may still be sending it.
-        record = dict(update.record)
         if not update.epoch_ended:
             self._context.add_record(record)
         elif self._context.record(record, self._describe(self._strategy.joint())):
@@ -309,6 +306,7 @@ class Trainer:
             "cycles": self._strategy.cycles(),
             "converged": self.is_done and self._end.converged,
             "columns": self._columns.numbers,
+            "n_rows": self._problem.total_rows,
         }
         if self._scaling is not None:
             shared |= self._scaling._asdict()
@@ -410,7 +408,9 @@ class Trainer:
                 f"{network.n_values} for these data"
             )
         network.write(0, joint)
-        self._progress.load_state_dict(shared)
+        n_rows = self._problem.total_rows
+        is_whole = knows_end(state, self._params, n_rows)
+        self._progress.load_state_dict(shared, is_whole=is_whole)
         self._state = self._progress.state_dict()
         if own is not None:
             network.set_optimizer_state(part_of("optimizer", own))
@@ -494,5 +494,6 @@ class Trainer:
             "n_iter": self._state["epoch"],
             "loss_curve": self._state["loss_curve"],
             "scores": self._state["scores"],
+            "best_score": float(self._state["best_score"]),
             "strategy": self._chosen,
         }

@@ -143,6 +143,23 @@ class Factorization(RotationProgram):
             known |= {"of_constant": np.inf}
         return {name: np.array(value) for name, value in known.items()}
 
+    def lose_rows(
+        self,
+        home: tuple[ParameterBlock, ...],
+        local: LocalRatings,
+        shared: dict[str, Any],
+        group: Group,
+    ) -> dict[str, Any]:
+        """Know the ratings that are left; a collective call."""
+        for block in home:
+            numbers, factors = block.parameters, block.values["factors"]
+            rated = local.totals.weights[numbers]
+            fresh = self.params.initial_factors(numbers, rated, self.scale(local))
+            factors[rated == 0] = fresh[rated == 0]
+            if self.params.early_stopping:
+                block.values["best"] = factors.copy()
+        return {**self.initial_shared(local, group), "step": shared["step"]}
+
     def begin_rotation(
         self, home: tuple[ParameterBlock, ...], local: LocalRatings, shared: Any
     ) -> None:

@@ -188,10 +188,13 @@ class Folds(Method):
 
     def load_state_dict(self, state: State) -> None:
         self.errors = _restored(state.shared["errors"], self.errors)
+        # Of fewer rows, where some were lost, they would not be those of the errors.
+        self.alphas = _restored(state.shared["alphas"], self.alphas)
         self.slow = [float(gap) for gap in state.shared["slow"]]
 
     def state_dict(self) -> Snapshot:
-        return Snapshot({"errors": self.errors.copy(), "slow": np.array(self.slow)})
+        errors, slow = self.errors.copy(), np.array(self.slow)
+        return Snapshot({"errors": errors, "alphas": self.alphas, "slow": slow})
 
     def round(self) -> Work:
         data, params = self._data, self._params
@@ -224,7 +227,7 @@ def _restored(found: Any, expected: np.ndarray) -> np.ndarray:
     """A copy of what was kept of the folds."""
     if np.shape(found) != expected.shape or found.dtype != expected.dtype:
         raise CheckpointError(
-            f"the errors of the folds have the shape {np.shape(found)} and the type "
+            f"what is kept of the folds has the shape {np.shape(found)} and the type "
             f"{found.dtype}, expected {expected.shape} and {expected.dtype}"
         )
     return np.array(found)

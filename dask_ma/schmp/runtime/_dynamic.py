@@ -211,6 +211,9 @@ class DynamicEngine:
         """What only this rank has: nothing, all have the model."""
         return None
 
+    def lose_rows(self) -> None:
+        """Nothing: the program has laid out the rows that there are."""
+
     def collect(self) -> np.ndarray:
         """A copy of the model."""
         return self.model.copy()

@@ -131,6 +131,13 @@ class RotationEngine:
         """What only this rank has: copies of the blocks whose home it is."""
         return flat_state(self._at_home())
 
+    def lose_rows(self) -> None:
+        """Go on with a state of more rows than there are now; a collective call."""
+        home, group = self._at_home(), self._group
+        shared = self.program.lose_rows(home, self.local, self.shared, group)
+        self._check_shared(shared)
+        self.shared = _frozen(shared)
+
     def run(self, n_iterations: int) -> Counts:
         """Make some rotations; a collective call.
 

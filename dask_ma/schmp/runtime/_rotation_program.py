@@ -220,6 +220,36 @@ class RotationProgram(ABC):
         """
         return {}
 
+    def lose_rows(
+        self,
+        home: tuple[ParameterBlock, ...],
+        local: Any,
+        shared: dict[str, Any],
+        group: Group,
+    ) -> dict[str, Any]:
+        """Forget rows that a run has lost and goes on without; a collective call.
+
+        Blocks, and what is shared, are those of all rows then, for example counts of
+        them; `local` is made of those that are left.
+
+        Parameters
+        ----------
+        home : tuple of ParameterBlock
+            Blocks whose home this is, by their numbers; they may be changed.
+        local : object
+            What :meth:`arrange` has returned.
+        shared : dict of str to ndarray, read-only
+            What all ranks know.
+        group : Group
+            This rank among the others.
+
+        Returns
+        -------
+        shared : dict of str to ndarray
+            Of the same names and shapes; `shared` as it is unless overridden.
+        """
+        return shared
+
     def schedule(self, request: RotationRequest) -> list[list[int]]:
         """Blocks that each rank works on in a sub-iteration; called on every rank.
 
@@ -374,7 +404,7 @@ class RotationProgram(ABC):
         Parameters
         ----------
         records : list of dict
-            The history so far.
+            The history so far, since rows were lost if some were.
 
         Returns
         -------

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import cloudpickle
 import numpy as np
 
-from dask_ma.comm import broadcast
+from dask_ma.comm import allreduce, broadcast
 from dask_ma.data import build_shard
 from dask_ma.engine import (
     Identity,
@@ -87,6 +87,9 @@ class Engine(Protocol):
 
     def own_state_dict(self) -> dict[str, Any] | None:
         """The same, what only this rank has; None if it has nothing of its own."""
+
+    def lose_rows(self) -> None:
+        """Go on with a state of more rows than there are now; a collective call."""
 
     def collect(self) -> Any:
         """The whole model, on rank 0; a collective call."""
@@ -315,6 +318,7 @@ class Rounds(Method):
         self._program = program
         self._arguments = arguments
         self._params = params
+        self._first_record = 0  # of the rows that there are now
 
     @property
     def is_complete(self) -> bool:
@@ -325,10 +329,23 @@ class Rounds(Method):
 
     def load_state_dict(self, state: State) -> None:
         self._make_engine(state)
+        self._take_own(state)
+        self._first_record = int(state.shared["first_record"])
+        if state.shared["n_rows"] != self._n_rows:  # some have been lost
+            self._first_record = len(self.context.history)
+            self.engine.lose_rows()
+
+    def _take_own(self, state: State) -> None:
+        """Take over what is no part of the engine's state; a collective call."""
+
+    def shared_state(self) -> dict[str, Any]:
+        """The part of the state that all ranks have."""
+        rows = {"n_rows": self._n_rows, "first_record": self._first_record}
+        return {**self.engine.state_dict(), **rows}
 
     def state_dict(self) -> Snapshot | None:
         own = self.engine.own_state_dict()
-        return Snapshot(self.engine.state_dict(), own, whole=own is not None)
+        return Snapshot(self.shared_state(), own, whole=own is not None)
 
     def round(self) -> Work:
         engine, params = self.engine, self._params
@@ -356,7 +373,8 @@ class Rounds(Method):
         """Whether the program ends the run; rank 0 asks it, as times differ."""
         over = False
         if self.context.group.rank == 0:
-            over = bool(self.engine.program.has_converged(self.context.history))
+            records = self.context.history[self._first_record :]
+            over = bool(self.engine.program.has_converged(records))
         return bool(broadcast(self.context.group, over))
 
     def model(self) -> Model:
@@ -371,6 +389,7 @@ class Rounds(Method):
             dtype=params.row_dtypes,
             require_labels=params.has_targets,
         )
+        self._n_rows = int(allreduce(self.context.group, np.array(shard.n_rows)))
         if isinstance(program, RotationProgram):
             self.engine = RotationEngine(
                 self.context, program, shard, log=self.log, state=state

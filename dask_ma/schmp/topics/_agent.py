@@ -109,16 +109,15 @@ class TopicRounds(Rounds):
         self._since, self._is_keeping = perf_counter(), True
         if local.room.on_disk and not self.context.is_checkpointed:
             # Copies, and those of a neighbour, would need the memory that is short.
-            return Snapshot(self.engine.state_dict(), None, in_memory=False)
+            return Snapshot(self.shared_state(), None, in_memory=False)
         snapshot = super().state_dict()
         if snapshot is None:
             return None
         own = {**(snapshot.own or {}), **local.moves.state_dict()}
         return snapshot._replace(own=own, in_memory=not local.room.on_disk)
 
-    def load_state_dict(self, state: State) -> None:
-        """Take both over; a collective call."""
-        super().load_state_dict(state)
+    def _take_own(self, state: State) -> None:
+        """Take over the topics of the tokens; a collective call."""
         self.engine.local.moves.load(self.context.group, state)
 
     def close(self) -> None:

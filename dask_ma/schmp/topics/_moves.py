@@ -15,6 +15,7 @@ from dask_ma.schmp.topics._documents import KEYS, STARTS, Documents
 from dask_ma.schmp.topics._layout import BlockTokens, by_document
 
 _TOPICS = "tokens/topics"
+_CELLS = 2**20  # of counts that ranks add up at a time
 
 
 class Priors(NamedTuple):
@@ -282,6 +283,29 @@ class Moves(ABC):
             places = self.places(number)
             for name, arrays in kept.items():
                 arrays[number][:] = into[name][..., places]
+
+    def counted(self, number: int, n_words: int) -> Iterator[np.ndarray]:
+        """Tokens of each topic of the words of a block, on this rank.
+
+        Parameters
+        ----------
+        number : int
+            Which block this is.
+        n_words : int
+            Its words.
+
+        Yields
+        ------
+        counts : ndarray of int32 of shape (k, n_topics)
+            Of some words at a time.
+        """
+        words, topics, n = self.words(number), self.topics[number], self._n_topics
+        for first in range(0, max(n_words, 1), max(1, _CELLS // n)):
+            last = min(n_words, first + max(1, _CELLS // n))
+            here = np.flatnonzero((first <= words) & (words < last))
+            cells = (words[here] - first) * np.intp(n) + topics[here]
+            counts = np.bincount(cells, minlength=(last - first) * n)
+            yield counts.astype(np.int32).reshape(-1, n)
 
     def _kept(self) -> dict[str, dict[int, np.ndarray]]:
         """What is to be kept, of each block."""

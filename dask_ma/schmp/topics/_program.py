@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_ma.comm import Group
+from dask_ma.comm import Group, allreduce
 from dask_ma.data import Room, Shard, give_back_freed
 from dask_ma.kernels import document_stages, polya_slopes, polya_sum
 from dask_ma.schmp.runtime._ring import ParameterBlock
@@ -34,7 +34,7 @@ from dask_ma.schmp.topics._needs import (
 )
 from dask_ma.schmp.topics._params import GibbsParams
 from dask_ma.schmp.topics._room import open_room, rows_in_memory
-from dask_ma.schmp.topics._rows import filled
+from dask_ma.schmp.topics._rows import filled, stacked
 
 _LOWEST_PRIOR, _HIGHEST_PRIOR = 1e-5, 1e5
 
@@ -53,6 +53,8 @@ class LocalTopics:
         Where these lie.
     totals : ndarray of int64 of shape (n_topics,)
         Tokens of each topic, with this rank's own changes.
+    sizes : tuple of int
+        Words of each block.
     known : ndarray
         The totals of all ranks that they were made from.
     rotation : int
@@ -63,6 +65,7 @@ class LocalTopics:
     moves: Moves
     room: Room
     totals: np.ndarray
+    sizes: tuple[int, ...] = ()
     known: np.ndarray | None = None
     rotation: int = 0
 
@@ -169,6 +172,7 @@ class GibbsTopics(RotationProgram):
         for number, block in enumerate(tokens):
             local.moves.add_block(number, block)
             del block  # before there is the next
+        local.sizes = tuple(map(len, blocks))
         local.documents.forget_words()  # the blocks have them
         give_back_freed()  # what tokens took while they were laid out
         return local
@@ -194,6 +198,30 @@ class GibbsTopics(RotationProgram):
             "samples": np.array(0),
             "n_documents": np.array(local.documents.n_total),
         }
+
+    def lose_rows(
+        self,
+        home: tuple[ParameterBlock, ...],
+        local: LocalTopics,
+        shared: dict[str, Any],
+        group: Group,
+    ) -> dict[str, Any]:
+        """Count the tokens that are left, and take no samples of others; collective."""
+        totals = np.zeros(self.params.n_components, dtype=np.int64)
+        own = {block.number: block for block in home}
+        for number, n_words in enumerate(local.sizes):
+            parts = []
+            for part in local.moves.counted(number, n_words):
+                part = allreduce(group, part)
+                totals += part.sum(axis=0)
+                if number in own:
+                    parts.append(local.moves.as_counts(part))
+            if number in own:
+                own[number].values.clear()
+                own[number].values["counts"] = stacked(parts)
+        known = {"totals": totals, "samples": np.array(0)}
+        known["n_documents"] = np.array(local.documents.n_total)
+        return {**shared, **known}
 
     def update(
         self,

@@ -131,3 +131,10 @@ def filled(counts: Any, prior: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if prior.ndim == 2:
         return counts.data, prior[words, counts.indices]
     return counts.data, prior[words]
+
+
+def stacked(parts: list[Any]) -> Any:
+    """Tables of counts, dense or sparse, one under the other."""
+    if sparse.issparse(parts[0]):
+        return sparse.csr_array(sparse.vstack(parts, format="csr"))
+    return np.concatenate(parts)

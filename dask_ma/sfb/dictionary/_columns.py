@@ -16,7 +16,6 @@ from dask_ma.sfb.dictionary._block import row_squares
 from dask_ma.sfb.dictionary._codes import ROUGH, codes_from_products
 from dask_ma.sfb.dictionary._fit import DictionaryFit, Found
 from dask_ma.sfb.dictionary._params import DictionaryParams
-from dask_ma.sfb.dictionary._progress import Progress
 from dask_ma.sfb.dictionary._rows import Rows, dense, weighted, with_unit_length
 from dask_ma.sfb.dictionary._sums import BatchSums
 from dask_ma.sfb.exchange._outputs import OutputShares, packed, unpacked
@@ -144,14 +143,8 @@ class ColumnsFit(DictionaryFit):
                 f"the atoms to go on from have the shape {(len(atoms), n_features)}, "
                 f"expected {(len(self._atoms), self._rows.n_features)} for these data"
             )
-        shared = state.shared
         self._atoms = atoms
-        self._solver.statistics = shared["codes"], np.zeros_like(atoms)
-        self._solver.n_seen = shared["n_seen"]
-        self.n_iter = shared["n_iter"]
-        # Where rows were lost there may be fewer batches.
-        self._next = min(shared["next"], self._n_steps - 1)
-        self._progress = Progress(*shared["progress"])
+        self._take_up(state.shared, np.zeros_like(atoms))
 
     def state_dict(self) -> Snapshot:
         whole = super().state_dict()

@@ -141,12 +141,17 @@ class DictionaryFit(Method):
                 f"expected {self._atoms.shape} for these data"
             )
         self._atoms = shared["atoms"]
-        self._solver.statistics = shared["codes"], shared["rows"]
-        self._solver.n_seen = shared["n_seen"]
+        self._take_up(shared, shared["rows"])
+
+    def _take_up(self, shared: dict[str, Any], rows: np.ndarray) -> None:
+        """Go on with what batches have shown, if all of their rows are still there."""
         self.n_iter = shared["n_iter"]
         # Where rows were lost there may be fewer batches.
         self._next = min(shared["next"], self._n_steps - 1)
-        self._progress = Progress(*shared["progress"])
+        if shared["n_rows"] == self._rows.n_total:
+            self._solver.statistics = shared["codes"], rows
+            self._solver.n_seen = shared["n_seen"]
+            self._progress = Progress(*shared["progress"])
 
     def state_dict(self) -> Snapshot | None:
         if self._sender.n_under_way:
@@ -160,6 +165,7 @@ class DictionaryFit(Method):
             "n_iter": self.n_iter,
             "next": self._next,
             "progress": list(self._progress),
+            "n_rows": self._rows.n_total,
         }
         return Snapshot(shared)
 

@@ -210,8 +210,10 @@ class MetricFit(Method):
         arrays = engine.cut_all(arrays)
         if engine.optimizer is not None:
             self._set_moments(arrays, shared["n_steps"])
-        self._rule.load_state_dict(shared["rule"])
-        self._best.load_state_dict(shared, arrays)
+        # What others were worth, before rows were lost, says nothing of those left.
+        if shared["n_places"] == self._n_places:
+            self._rule.load_state_dict(shared["rule"])
+            self._best.load_state_dict(shared, arrays)
 
     def _set_moments(self, arrays: dict[str, Any], n_steps: Any) -> None:
         """Let the optimiser go on from where another one was."""
@@ -233,6 +235,7 @@ class MetricFit(Method):
             **self._best.state_dict(),
             "numbers": numbers,
             "rule": np.array(self._rule.state_dict()),
+            "n_places": self._n_places,
             "classes": self._classes,
             "centre": getattr(self._source, "centre", None),
         }
@@ -347,6 +350,12 @@ class MetricFit(Method):
             self._source,
             make_optimizer=make_optimizer,
         )
+
+    @property
+    def _n_places(self) -> int:
+        """Rows, or pairs, of all ranks."""
+        plan = self._source.plan
+        return len(plan.train) + len(plan.validation)
 
     @property
     def _max_iter(self) -> int:
