@@ -9,6 +9,7 @@ import pytest
 from scipy import sparse
 
 from dask_ma import MPCAClassifier, MPCARegressor
+from dask_ma.data import Shard
 from dask_ma.kernels import Adam
 from dask_ma.mpca.networks._columns import FEWEST_COLUMNS
 
@@ -86,6 +87,26 @@ def test_no_step_goes_over_the_others(rows, monkeypatch):
     assert max(lengths) == (N_FEATURES + 1) * 8 + 8 + 1
 
 
+def test_rows_are_not_looked_through_again(rows, monkeypatch):
+    """Sums by which features are scaled tell which columns have something."""
+    X, y = rows
+    n_read = []
+    read = Shard.read
+
+    def counted(self):
+        n_read.append(self.n_rows)
+        return read(self)
+
+    monkeypatch.setattr(Shard, "read", counted)
+    counts = []
+    for each in (wide(X), sparse.csr_array(X)):
+        n_read.clear()
+        model = fit(each, y, max_iter=1)
+        counts.append(len(n_read))
+    assert counts[0] == counts[1] > 0
+    assert model.coefs_[0].shape == (40, 8)
+
+
 def test_rows_held_out_have_other_columns(rows):
     """What is in them does not count, neither to scorers of users."""
     X, y = rows
@@ -96,6 +117,8 @@ def test_rows_held_out_have_other_columns(rows):
 
     def scorer(estimator, X, y):
         seen.append(X.shape[1])
+        # Those of all columns would take a gigabyte where there are a million.
+        assert estimator.vector.size == (len(USED) + 1) * 8 + 8 + 1
         return estimator.score(X, y)
 
     for chosen in (True, scorer):

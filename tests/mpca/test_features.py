@@ -449,3 +449,53 @@ def test_a_regression_says_which_column_has_outliers(spoilt, n_ranks):
     ) as w:
         fit((X, y), n_ranks=n_ranks)
     assert len([one for one in w if "holds a few values" in str(one.message)]) == 1
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize("container", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("place", [(7, 2), (7,)], ids=["value", "row"])
+@pytest.mark.parametrize("size", [1.0, 100.0])
+def test_a_small_unit_is_that_of_most_rows(run_ranks, n_ranks, container, place, size):
+    """Of a value, or of a row, that makes up the distance of rows by itself."""
+    rng = np.random.default_rng(0)
+    X = 1e-6 * rng.normal(size=(N_ROWS, 6)) * (np.arange(6) != 3)
+    expected = np.sqrt(X.var(axis=0).sum())
+    X[place] = size
+    found = scaling_of(container(X), None, n_ranks, run_ranks, is_classifier=True)
+    assert found.unit == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_a_value_of_one_leaves_a_classifier_what_it_learns(rows, n_ranks):
+    """Rows of a millionth were all alike beside it, without a word."""
+    X = 1e-6 * (rows[0] - SHIFT)
+    y = X[:, 0] + X[:, 1] > 0
+    X[7, 2] = 1.0
+    model = MPCAClassifier((16,), random_state=0, n_ranks=n_ranks, max_iter=200)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X, y)
+    assert model.score(np.delete(X, 7, axis=0), np.delete(y, 7)) > 0.9
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_a_regression_says_that_few_rows_make_its_unit(rows, n_ranks):
+    X, y = 1e-6 * (rows[0] - SHIFT), rows[1]
+    X[7, 2] = 1.0
+    with pytest.warns(UserWarning, match=r"a few rows of X .* leave them out, clip"):
+        fit((X, y), n_ranks=n_ranks, max_iter=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit((np.delete(X, 7, axis=0), np.delete(y, 7)), n_ranks=n_ranks, max_iter=2)
+
+
+def test_rows_that_are_too_many_to_leave_out(run_ranks):
+    """Or those of which there are none others, or whose distance is rounding."""
+    X = 1e-6 * np.random.default_rng(0).normal(size=(100, 2))
+    X[:10] += 1
+    found = scaling_of(X, None, 2, run_ranks, is_classifier=True)
+    assert found.unit == pytest.approx(np.sqrt(X.var(axis=0).sum()))
+    X = np.full((100, 2), 1e3)
+    X[7] = 1e3 + 1e-2
+    found = scaling_of(X, None, 2, run_ranks, is_classifier=True)
+    assert found is None or found.unit == pytest.approx(1e-3 * np.sqrt(2), rel=0.01)

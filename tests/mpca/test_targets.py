@@ -303,3 +303,19 @@ def test_targets_that_few_rows_make_up(n_ranks, n_targets):
         model.fit(X, np.exp(z / 3))
         model.fit(X, np.full(400, 1e9))
         model.partial_fit(X, y[:, 1] if n_targets else y)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_a_rare_yes_is_not_far_out(n_ranks):
+    """It has no logarithm, and is all that there is to learn."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(900, 3))
+    rare = (np.arange(900) % 300 == 7) * 1.0
+    model = MPCARegressor((4,), random_state=0, n_ranks=n_ranks, max_iter=2, tol=None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(X, rare)
+        model.fit(X, np.column_stack([5 - 2 * rare, X[:, 0]]))
+    for others in (0.001 * X[:, 0], 0.01 * (np.arange(900) == 8)):
+        with pytest.warns(UserWarning, match="column 1 of y has values far out"):
+            model.fit(X, np.column_stack([rare, rare + others]))

@@ -14,7 +14,7 @@ from dask_ma.data import Shard, join_shard
 from dask_ma.engine import RankContext, Record, Snapshot, State
 from dask_ma.exceptions import CheckpointError
 from dask_ma.mpca.networks._evaluation import mean_state, score_sums
-from dask_ma.mpca.networks._network import Network, Scaling
+from dask_ma.mpca.networks._network import Network
 from dask_ma.mpca.strategies._base import Strategy, Trainee
 from dask_ma.mpca.strategies._making import make_strategy
 from dask_ma.mpca.strategies._parameters import (
@@ -28,11 +28,7 @@ from dask_ma.mpca.strategies._schedules import LearningRate
 from dask_ma.mpca.training._batches import Sampler, rows_of_batch
 from dask_ma.mpca.training._choice import choose_strategy, uneven_note
 from dask_ma.mpca.training._columns import find_columns
-from dask_ma.mpca.training._features import (
-    agree_on_scaling,
-    kept_scaling,
-    unscaled_tol,
-)
+from dask_ma.mpca.training._features import find_scaling, unscaled_tol
 from dask_ma.mpca.training._notes import notes_on_start, tell_of_divergence
 from dask_ma.mpca.training._params import Baseline, MPCAParams, MPCAResult
 from dask_ma.mpca.training._placing import restore_and_place
@@ -134,8 +130,11 @@ class Trainer:
         self._scorer = make_scorer(params.early_stopping)
         group = context.group
         self._targets = self._find_targets()
-        self._scaling = self._find_scaling(kept)
-        self._columns = find_columns(group, problem, params, kept)
+        variance = None if params.is_classifier else self._targets.variance
+        self._scaling, has_values = find_scaling(
+            context, problem.shard, params, variance, kept
+        )
+        self._columns = find_columns(group, problem, params, kept, has_values)
         random_state = np.random.RandomState()
         random_state.set_state(params.random_state.get_state())
         self._network = self._build(random_state)
@@ -269,8 +268,9 @@ class Trainer:
         params = self._params
         if self._scorer is not None:
             network = self._network
-            vector = network.widened(network.unscaled(self._scored))
-            return score_of_rank(params, vector, self._classes(), rows, self._scorer)
+            vector, classes = network.unscaled(self._scored), self._classes()
+            columns = self._columns
+            return score_of_rank(params, vector, columns, classes, rows, self._scorer)
         return score_sums(
             self._network,
             self._scored,
@@ -467,16 +467,6 @@ class Trainer:
         group, tell = self._context.group, self._context.note
         tell_of = tell if params.is_suited else None
         return agree_on_targets(group, problem.shard, params.n_targets, tell_of)
-
-    def _find_scaling(self, kept: State | None) -> Scaling | None:
-        """How the network scales its rows; a collective call."""
-        if kept is not None:
-            return kept_scaling(kept.shared)
-        group, params, shard = self._context.group, self._params, self._problem.shard
-        if not params.is_suited:
-            return params.scaling
-        variance = None if params.is_classifier else self._targets.variance
-        return agree_on_scaling(group, shard, variance, self._context.note)
 
     def _classes(self) -> np.ndarray | None:
         """Sorted labels; the numbers of its columns where y has several labels."""

@@ -15,7 +15,11 @@ from dask_ma.supervised import Problem
 
 
 def find_columns(
-    group: Group, problem: Problem, params: MPCAParams, kept: State | None
+    group: Group,
+    problem: Problem,
+    params: MPCAParams,
+    kept: State | None,
+    has_values: np.ndarray | None = None,
 ) -> UsedColumns:
     """The columns that a network is to know; a collective call.
 
@@ -33,6 +37,8 @@ def find_columns(
         Parameters of the fit.
     kept : State or None
         State of a fit that goes on.
+    has_values : ndarray of bool of shape (n_features,), default=None
+        Which columns are not zero in all rows of all ranks; None looks at them.
 
     Returns
     -------
@@ -52,15 +58,16 @@ def find_columns(
         or n_features < FEWEST_COLUMNS
     ):
         return every
-    is_used = np.zeros(n_features + 1, dtype=bool)
-    is_used[-1] = not all(sparse.issparse(b.X) for b in problem.shard.blocks)
-    if not is_used[-1]:
+    is_used = np.zeros(1 + (n_features if has_values is None else 0), dtype=bool)
+    is_used[0] = not all(sparse.issparse(b.X) for b in problem.shard.blocks)
+    if not is_used[0] and has_values is None:
         for block in problem.shard.read():
-            is_used[wide(block.X.indices[block.X.data != 0])] = True
-    is_used = allreduce(group, is_used.view(np.uint8), "max")
-    if is_used[-1]:
+            is_used[1 + wide(block.X.indices[block.X.data != 0])] = True
+    is_used = allreduce(group, is_used.view(np.uint8), "max").view(bool)
+    if is_used[0]:  # some rows are dense
         return every
+    is_used = is_used[1:] if has_values is None else has_values.copy()
     # Rows that are held out, or come later, may have what the fit before has learned.
     if params.known is not None and len(params.known) == n_features:
-        is_used[:-1] |= params.known
-    return used_columns_of(is_used[:-1])
+        is_used |= params.known
+    return used_columns_of(is_used)

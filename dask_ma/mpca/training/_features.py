@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dask_ma.comm import Group, allreduce
 from dask_ma.data import Shard
+from dask_ma.engine import RankContext, State
 from dask_ma.kernels import column_squares, column_sums
 from dask_ma.mpca.networks._network import Scaling
+from dask_ma.mpca.training._distances import distances_of, far_rows_note
 from dask_ma.mpca.training._outliers import outliers_note, without_outliers
+from dask_ma.mpca.training._params import MPCAParams
 
 _FAR = 5.0  # standard deviations
 _LARGE = 10.0  # a standard deviation
@@ -21,11 +24,69 @@ _APART = 10.0  # times the standard deviation of another column of targets
 _OFF = 3.0  # a standard deviation of targets, or the inverse of one
 
 
+class FeatureMoments(NamedTuple):
+    """Features of the rows of all ranks.
+
+    Attributes
+    ----------
+    mean, variance : ndarray of shape (n_features,)
+    is_known : ndarray of bool, shape (n_features,)
+        Whether they are finite.
+    has_values : ndarray of bool, shape (n_features,)
+        Whether any row has another value than 0.
+    """
+
+    mean: np.ndarray
+    variance: np.ndarray
+    is_known: np.ndarray
+    has_values: np.ndarray
+
+
+def find_scaling(
+    context: RankContext,
+    shard: Shard,
+    params: MPCAParams,
+    target_variance: np.ndarray | None,
+    kept: State | None,
+) -> tuple[Scaling | None, np.ndarray | None]:
+    """How a network scales its rows; a collective call.
+
+    Parameters
+    ----------
+    context : RankContext
+        This rank.
+    shard : Shard
+        Its rows.
+    params : MPCAParams
+        Parameters of the fit.
+    target_variance : ndarray of shape (n_targets,) or None
+        As in :func:`agree_on_scaling`.
+    kept : State or None
+        State of a fit that goes on.
+
+    Returns
+    -------
+    scaling : Scaling or None
+    has_values : ndarray of bool of shape (n_features,), or None
+        Which features are not 0 in all rows, if the rows have been looked at.
+    """
+    if kept is not None:
+        return kept_scaling(kept.shared), None
+    if not params.is_suited:
+        return params.scaling, None
+    moments = moments_of_features(context.group, shard)
+    scaling = agree_on_scaling(
+        context.group, shard, target_variance, context.note, moments
+    )
+    return scaling, moments.has_values
+
+
 def agree_on_scaling(
     group: Group,
     shard: Shard,
     target_variance: np.ndarray | None,
     tell: Callable[[str], None] | None = None,
+    moments: FeatureMoments | None = None,
 ) -> Scaling | None:
     """Scales of the features and targets, if they need any; a collective call.
 
@@ -46,6 +107,8 @@ def agree_on_scaling(
         near 1.
     tell : callable, default=None
         Called with a note for the user.
+    moments : FeatureMoments, default=None
+        Of the features, where they are known; None finds them.
 
     Returns
     -------
@@ -66,38 +129,46 @@ def agree_on_scaling(
         columns are not apart. None if there is nothing to scale. The same on every
         rank.
 
-        Means and standard deviations of a classification are those without the few
-        values that would drown all others. Steps of a regression would follow the
-        losses of such rows, which have no bound: they count, and the user is told.
+        Means and standard deviations of a classification, and the distance of its rows,
+        are those without the few values that would drown all others. Steps of a
+        regression would follow the losses of such rows, which have no bound: they
+        count, and the user is told.
     """
     target_scale = _scale_of(target_variance)
     outputs = np.array(target_scale or 1.0)
-    mean, variance, is_known = _moments(group, shard)
+    moments = moments or moments_of_features(group, shard)
+    mean, variance, is_known, _ = moments
+    is_regression = target_variance is not None
     unit = _unit_of(mean, variance)
+    # A few values of another size must not make a scale in which all others vanish.
+    of_most = _unit_of_most(group, shard, moments, unit)
+    if is_regression and of_most < unit and tell is not None:
+        tell(far_rows_note(unit, of_most))
+    unit = unit if is_regression else of_most
+    with np.errstate(over="ignore", invalid="ignore"):
+        is_wide = is_known & (variance > (_LARGE * unit) ** 2)
+    inner = without_outliers(group, shard, mean, np.where(is_wide, variance, 0.0))
+    drowned = np.flatnonzero(is_wide & (inner[1] < variance))
+    with_all = variance
+    if not is_regression:
+        mean, variance = np.where(is_wide, inner, (mean, variance))
     if unit != 1:
         mean, variance = mean / unit, variance / unit**2
     units = np.array(unit)
-    with np.errstate(over="ignore", invalid="ignore"):
-        is_wide = is_known & (variance > _LARGE**2)
-    # A few values of another size must not make a scale in which all others vanish.
-    inner = without_outliers(group, shard, mean, np.where(is_wide, variance, 0.0))
-    drowned = np.flatnonzero(is_wide & (inner[1] < variance))
-    if target_variance is None:
-        mean[drowned], variance[drowned] = inner[0][drowned], inner[1][drowned]
     with np.errstate(over="ignore", invalid="ignore"):
         # What a square is more than that of the mean may be rounding, below 0 even.
         is_far = is_known & (mean != 0) & (mean**2 > _FAR**2 * variance)
         is_large = is_known & (variance > _LARGE**2)
     ones = np.ones(len(mean))
-    is_plain = target_variance is not None and outputs == 1 and not is_large.any()
+    is_plain = is_regression and outputs == 1 and not is_large.any()
     if target_scale is None or is_plain:
         far = Scaling(np.where(is_far, mean, 0.0), ones, unit=units)
         return far if unit != 1 or is_far.any() else None
     if not (is_far.any() or is_large.any()):
         nothing = Scaling(np.zeros(len(mean)), ones, outputs, units)
         return nothing if outputs != 1 or unit != 1 else None
-    if len(drowned) and target_variance is not None and tell is not None:
-        tell(outliers_note(drowned, variance, inner[1]))
+    if len(drowned) and is_regression and tell is not None:
+        tell(outliers_note(drowned, with_all, inner[1]))
     scale = np.sqrt(np.maximum(1.0, variance, where=is_known, out=ones))
     return Scaling(np.where(is_known, mean, 0.0), scale, outputs, units)
 
@@ -123,6 +194,17 @@ def _unit_of(mean: np.ndarray, variance: np.ndarray) -> float:
     # Steps of the size that suits features near 1 would take for ever.
     distance = float(np.sqrt(known + doubt))
     return distance if doubt < known < _SMALL**2 else 1.0
+
+
+def _unit_of_most(
+    group: Group, shard: Shard, moments: FeatureMoments, unit: float
+) -> float:
+    """The unit without few rows that are far out, if it is far smaller; collective."""
+    if not moments.is_known.all():
+        return unit
+    square, inner, size = distances_of(group, shard, moments.mean)
+    is_certain = _ROUNDING * (inner + size) < inner < min(square, _SMALL**2)
+    return float(np.sqrt(inner)) if is_certain else unit
 
 
 def kept_scaling(shared: Mapping[str, Any]) -> Scaling | None:
@@ -161,8 +243,8 @@ def unscaled_tol(tol: float | None, scaling: Scaling | None) -> float | None:
     return tol * float(scaling.outputs) ** 2
 
 
-def _moments(group: Group, shard: Shard) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean and variance of each feature over all ranks, and whether they are finite."""
+def moments_of_features(group: Group, shard: Shard) -> FeatureMoments:
+    """Moments of the features over all ranks; a collective call."""
     n_features = shard.n_features
     sums = np.zeros(1 + 2 * n_features)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -173,4 +255,6 @@ def _moments(group: Group, shard: Shard) -> tuple[np.ndarray, np.ndarray, np.nda
             sums[1 + n_features :] += column_squares(block.X, weight)
         sums = allreduce(group, sums)
         mean, square = sums[1:].reshape(2, n_features) / sums[0]
-        return mean, square - mean**2, np.isfinite(square)
+        has_values = (mean != 0) | (square != 0)
+        is_known = np.isfinite(square)
+        return FeatureMoments(mean, square - mean**2, is_known, has_values)

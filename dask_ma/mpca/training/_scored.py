@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
+from dask_ma.linear import UsedColumns
+from dask_ma.mpca.networks._columns import places_of, used_part
 from dask_ma.mpca.networks._network import NetworkSpec
 from dask_ma.mpca.training._validation import codes_of
 
@@ -21,6 +23,8 @@ class RankModel(BaseEstimator):
         Of the network.
     vector : ndarray of shape (n_values,)
         Its values.
+    columns : UsedColumns
+        The columns that it has inputs for.
     classes_ : ndarray of shape (n_classes,) or None
         Sorted labels.
     is_flat : bool
@@ -32,11 +36,13 @@ class RankModel(BaseEstimator):
         self,
         spec: NetworkSpec,
         vector: np.ndarray,
+        columns: UsedColumns,
         classes_: np.ndarray | None,
         is_flat: bool,
     ) -> None:
         self.spec = spec
         self.vector = vector
+        self.columns = columns
         self.classes_ = classes_
         self.is_flat = is_flat
 
@@ -47,6 +53,8 @@ class RankModel(BaseEstimator):
         """Predictions or probabilities."""
         n_classes = None if self.classes_ is None else len(self.classes_)
         spec, rows = (self.spec, X) if self.is_flat else self.spec.taking(X)
+        if self.columns.numbers is not None:
+            rows = used_part(rows, self.columns, places_of(self.columns))
         return spec.forward(self.vector, rows, n_classes)
 
     def _shaped(self, predicted: np.ndarray, *by_class: int) -> np.ndarray:

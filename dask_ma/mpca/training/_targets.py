@@ -199,9 +199,11 @@ def _describe_tails(
     total, *powers = allreduce(group, sums)
     # Of n rows with one far away it is n; of a normal distribution 3.
     tails = np.nan_to_num(np.array(powers) / total)
-    worst = int(tails.argmax())
-    if not tails[worst] > _TAILED:
+    tailed = np.flatnonzero(tails > _TAILED)
+    tailed = tailed[~_have_two_values(group, shard, len(mean), tailed)]
+    if not len(tailed):
         return None
+    worst = int(tailed[tails[tailed].argmax()])
     where = "y" if len(mean) == 1 else f"column {worst} of y"
     part = 1 / tails[worst]
     return (
@@ -211,6 +213,24 @@ def _describe_tails(
         "TransformedTargetRegressor(regressor, func=np.log, inverse_func=np.exp) of "
         "sklearn.compose"
     )
+
+
+def _have_two_values(
+    group: Group, shard: Shard, n_targets: int, columns: np.ndarray
+) -> np.ndarray:
+    """Which columns say yes or no, however rarely one of them; a collective call."""
+    if not len(columns):
+        return np.zeros(0, dtype=bool)
+    ends = np.full((2, len(columns)), -np.inf)
+    for _, y in _pieces(shard, n_targets):
+        own = y[:, columns]
+        ends = np.maximum(ends, [own.max(axis=0), (-own).max(axis=0)])
+    high, low = allreduce(group, ends, "max") * [[1.0], [-1.0]]
+    others = np.zeros(len(columns))
+    for _, y in _pieces(shard, n_targets):
+        own = y[:, columns]
+        others += ((own != high) & (own != low)).sum(axis=0)
+    return np.asarray(allreduce(group, others) == 0)
 
 
 def _describe_uneven(

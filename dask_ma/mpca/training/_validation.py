@@ -10,6 +10,7 @@ from scipy import sparse
 
 from dask_ma.comm import Group
 from dask_ma.data import Block, Shard, encode_labels
+from dask_ma.linear import UsedColumns
 
 if TYPE_CHECKING:
     from dask_ma.mpca.training._params import MPCAParams
@@ -106,6 +107,7 @@ def make_scorer(chosen: Any) -> Callable[..., float] | None:
 def score_of_rank(
     params: MPCAParams,
     vector: np.ndarray,
+    columns: UsedColumns,
     classes: np.ndarray | None,
     shard: Shard,
     scorer: Callable[..., float],
@@ -118,6 +120,9 @@ def score_of_rank(
         Parameters of the fit.
     vector : ndarray of shape (n_values,)
         Values of the network, for rows as they are.
+    columns : UsedColumns
+        The columns that it has inputs for: weights of all may be a thousand times as
+        many.
     classes : ndarray of shape (n_classes,) or None
         Sorted labels.
     shard : Shard
@@ -150,7 +155,7 @@ def score_of_rank(
     if not params.is_classifier:
         y = y.astype(np.float64, copy=False)  # bytes would wrap in what is made of them
     kind = _scored.RankClassifier if params.is_classifier else _scored.RankRegressor
-    model = kind(spec, vector, classes, is_flat)
+    model = kind(spec, vector, columns, classes, is_flat)
     weight = np.concatenate([block.weights() for block in shard.blocks])
     has_weights = any(block.sample_weight is not None for block in shard.blocks)
     options = {"sample_weight": weight} if has_weights else {}
