@@ -330,7 +330,7 @@ def test_a_fit_that_is_done_goes_on_from_its_checkpoint(kind, tmp_path):
     assert again.history_ == first.history_
 
 
-@pytest.mark.parametrize("n_features", [30, 40])
+@pytest.mark.parametrize("n_features", [65, 70])
 @pytest.mark.parametrize("kind", REGRESSORS)
 def test_rows_that_the_other_methods_crawl_over(kind, n_features, monkeypatch):
     """A tube that nearly all rows fit into: not more than twice as many as features
@@ -338,14 +338,28 @@ def test_rows_that_the_other_methods_crawl_over(kind, n_features, monkeypatch):
     """
     monkeypatch.setattr(_few_rows, "_PATIENCE", 5)
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(80, n_features))
+    X = rng.normal(size=(140, n_features))
     y = X @ rng.normal(size=n_features)
     model = fit(kind("epsilon_insensitive", random_state=0), X, y)
     refined = [record for record in model.history_ if record.get("refined")]
-    assert len(refined) == (1 if n_features == 40 else 6)
+    assert len(refined) == (1 if n_features == 70 else 6)
     last = refined[-1]
     assert last["excess"] <= model.refine_tol
     assert objective(model, X, y) == pytest.approx(last["objective"], rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", [MASGDClassifier, ButterflySGDClassifier])
+def test_rows_so_few_that_their_products_are_nothing(kind):
+    """Small widths of a smooth loss took the hinge up to 81 rounds to the same."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30, 6))
+    y = (X @ rng.normal(size=6) > 0).astype(int)
+    model = kind("hinge", random_state=0).fit(X, y)
+    assert len([record for record in model.history_ if record.get("refined")]) == 1
+    assert model.history_[-1]["excess"] <= model.refine_tol
+    by_steps = kind("hinge", random_state=0, refine="lbfgs", refine_max_iter=2000)
+    best = by_steps.fit(X, y).history_[-1]["objective"]
+    assert model.history_[-1]["objective"] <= best * 1.0001
 
 
 def test_steps_go_on_after_a_look_in_between(monkeypatch):
@@ -357,8 +371,8 @@ def test_steps_go_on_after_a_look_in_between(monkeypatch):
     monkeypatch.setattr(_few_rows, "_PATIENCE", 5)
     monkeypatch.setattr(_few_rows, "few_rows_optimum", nothing)
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(80, 30))
-    y = X @ rng.normal(size=30) + rng.normal(size=80)
+    X = rng.normal(size=(150, 60))
+    y = X @ rng.normal(size=60) + rng.normal(size=150)
     model = fit(MASGDRegressor("epsilon_insensitive", random_state=0), X, y)
     refined = [record for record in model.history_ if record.get("refined")]
     assert len(refined) > 6
@@ -380,6 +394,9 @@ def test_steps_go_on_after_a_look_in_between(monkeypatch):
         ("hinge", (2000, 3000), 1.0, 100),
         ("hinge", (2100, 3000), 1.0, None),
         ("perceptron", (100, 1000), 1.0, None),
+        ("hinge", (120, 6), 1.0, 0),  # so few that it does not matter
+        ("hinge", (130, 6), 1.0, 100),
+        ("log_loss", (120, 6), 1.0, 100),
     ],
 )
 def test_when_the_products_are_looked_at(loss, shape, density, after):
