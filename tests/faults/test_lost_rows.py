@@ -8,24 +8,34 @@ import dask
 import numpy as np
 import pytest
 
-from dask_ma import SchMPLogisticRegression, SFBLogisticRegression
+from dask_ma import (
+    SchMPLDA,
+    SchMPLogisticRegression,
+    SchMPMatrixFactorization,
+    SFBLogisticRegression,
+)
 from dask_ma.exceptions import RowsLostWarning
 
 ALPHA = 1e-3
+LEFT = np.r_[:200, 400:600]
 # Where ranks run, and what they run.
 SCHMP = "dask_ma.schmp.l1._estimator.train", "dask_ma.schmp.l1._agent"
+RATINGS, TOPICS = (
+    (f"dask_ma.schmp.{name}._estimator.train", f"dask_ma.schmp.{name}._agent")
+    for name in ("factorization", "topics")
+)
 SFB = "dask_ma.sfb.logistic._estimator.train", "dask_ma.sfb.logistic._agent"
 
 
 def doomed_agent(module, mark, at_round):
-    """The agent, whose second rank dies when it has kept a round."""
+    """The agent, whose second rank dies when it has kept a round, or a later one."""
 
     def agent(context, arguments, params):
         keep = context.save_state
 
         def striking_keep(n_rounds, *args, **kwargs):
             keep(n_rounds, *args, **kwargs)
-            if n_rounds == at_round:
+            if n_rounds >= at_round:
                 mark.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -80,7 +90,48 @@ def test_what_was_found_of_lost_rows(
     ):
         model = cls(**params, n_ranks=3).fit(X, y)
     assert mark.exists()
-    left = np.r_[:200, 400:600]
-    alone = cls(**params, n_ranks=1).fit(X[left], y[left])
-    expected = objective(alone, X[left], y[left])
-    assert objective(model, X[left], y[left]) < 1.002 * expected
+    alone = cls(**params, n_ranks=1).fit(X[LEFT], y[LEFT])
+    expected = objective(alone, X[LEFT], y[LEFT])
+    assert objective(model, X[LEFT], y[LEFT]) < 1.002 * expected
+
+
+@pytest.mark.slow
+def test_factors_of_what_is_left(struck_client, monkeypatch, tmp_path):
+    """Their mean is that of the ratings that are left, as a prediction's is."""
+    rng = np.random.default_rng(0)
+    pairs = np.argwhere(np.ones((30, 20)))
+    rng.shuffle(pairs)
+    users, items = rng.normal(size=(30, 3)), rng.normal(size=(20, 3))
+    values = (users[pairs[:, 0]] * items[pairs[:, 1]]).sum(axis=1)
+    values[200:400] += 5
+    mark = tmp_path / "struck"
+    monkeypatch.setattr(RATINGS[0], doomed_agent(RATINGS[1], mark, 5))
+    params = {"alpha": 0.1, "max_iter": 60, "random_state": 0}
+    with (
+        dask.config.set({"dask-ma.on-worker-loss": "continue"}),
+        pytest.warns(RowsLostWarning, match="without 200 of 600 rows"),
+    ):
+        model = SchMPMatrixFactorization(3, **params, n_ranks=3).fit(pairs, values)
+    alone = SchMPMatrixFactorization(3, **params, n_ranks=1)
+    alone.fit(pairs[LEFT], values[LEFT])
+    found, expected = (
+        np.abs(each.predict(pairs[LEFT]) - values[LEFT]).mean()
+        for each in (model, alone)
+    )
+    assert found < 1.2 * expected < 0.4
+
+
+@pytest.mark.slow
+def test_topics_of_what_is_left(struck_client, monkeypatch, tmp_path):
+    rng = np.random.default_rng(0)
+    topics = rng.dirichlet(np.full(30, 0.1), 3)
+    X = np.array([rng.multinomial(20, topics[i % 3]) for i in range(600)])
+    mark = tmp_path / "struck"
+    monkeypatch.setattr(TOPICS[0], doomed_agent(TOPICS[1], mark, 1))
+    with (
+        dask.config.set({"dask-ma.on-worker-loss": "continue"}),
+        pytest.warns(RowsLostWarning, match="without 200 of 600 rows"),
+    ):
+        model = SchMPLDA(3, max_iter=12, random_state=0, n_ranks=3).fit(X)
+    counts = model.components_ - model.topic_word_prior_
+    np.testing.assert_allclose(counts.sum(axis=0), X[LEFT].sum(axis=0), rtol=1e-5)
