@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from sklearn.exceptions import ConvergenceWarning
 
 from dask_ma import (
     MALDA,
@@ -145,8 +144,7 @@ def test_the_best_metric_is_one_of_the_rows_that_are_left(without, noisy_rows):
 def test_an_objective_of_other_rows_does_not_end_the_search_for_a_metric(
     without, noisy_rows
 ):
-    with pytest.warns(ConvergenceWarning, match="has not fallen in"):
-        model = without(300, SFBMetricLearner(2, **PATIENCE), 3, *noisy_rows)
+    model = without(300, SFBMetricLearner(2, **PATIENCE), 3, *noisy_rows)
     objectives = [record["objective"] for record in model.history_]
     assert min(objectives[3:8]) > min(objectives[:3])
     assert len(objectives) > 8

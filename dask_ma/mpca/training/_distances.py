@@ -122,8 +122,8 @@ def _mean_of_others(
         weight = np.where(is_near, block.weights(), 0.0)
         sums[0] += weight.sum()
         sums[1:] += column_sums(block.X, weight)
-    total, *others = allreduce(group, sums)
-    return np.asarray(others) / total
+    sums = allreduce(group, sums)
+    return np.asarray(sums[1:] / sums[0])
 
 
 def _places(squares: np.ndarray) -> np.ndarray:
@@ -134,13 +134,16 @@ def _places(squares: np.ndarray) -> np.ndarray:
 
 def _squares(X: Any, mean: np.ndarray) -> np.ndarray:
     """Squared distance of each row from a centre."""
-    if sparse.issparse(X):
-        ones = np.ones(X.shape[1])
-        own = sparse.csr_array(X, dtype=np.float64)
-        found = own.power(2) @ ones - 2 * (own @ mean) + mean @ mean
-        return np.asarray(np.maximum(found, 0.0))
-    found, step = np.zeros(len(X)), max(1, _CHUNK // max(1, X.shape[1]))
-    for start in range(0, len(X), step):
-        rows = row_slice(X, start, min(start + step, len(X))) - mean
-        found[start : start + step] = np.einsum("ij,ij->i", rows, rows)
+    found, is_sparse = np.zeros(X.shape[0]), sparse.issparse(X)
+    stored = X.nnz if is_sparse else X.size
+    step = max(1, _CHUNK * X.shape[0] // max(1, stored))
+    for start in range(0, X.shape[0], step):
+        stop = min(start + step, X.shape[0])
+        rows = row_slice(X, start, stop)
+        if is_sparse:
+            own = sparse.csr_array(rows, dtype=np.float64)
+            squares = own.power(2).sum(axis=1) - 2 * (own @ mean) + mean @ mean
+            found[start:stop] = np.maximum(squares, 0.0)
+        else:
+            found[start:stop] = np.square(rows - mean).sum(axis=1)
     return found

@@ -114,6 +114,7 @@ class MetricFit(Method):
         self._watch = DivergenceCheck(_ADVICE.format(names))
         self._best = Best()
         self._objective = np.nan
+        self._first_record = 0  # of the rows that there are now
 
     @property
     def is_complete(self) -> bool:
@@ -211,9 +212,12 @@ class MetricFit(Method):
         if engine.optimizer is not None:
             self._set_moments(arrays, shared["n_steps"])
         # What others were worth, before rows were lost, says nothing of those left.
+        self._first_record = shared["first_record"]
         if shared["n_places"] == self._n_places:
             self._rule.load_state_dict(shared["rule"])
             self._best.load_state_dict(shared, arrays)
+        else:
+            self._first_record = len(self.context.history)
 
     def _set_moments(self, arrays: dict[str, Any], n_steps: Any) -> None:
         """Let the optimiser go on from where another one was."""
@@ -236,6 +240,7 @@ class MetricFit(Method):
             "numbers": numbers,
             "rule": np.array(self._rule.state_dict()),
             "n_places": self._n_places,
+            "first_record": self._first_record,
             "classes": self._classes,
             "centre": getattr(self._source, "centre", None),
         }
@@ -289,6 +294,7 @@ class MetricFit(Method):
             "n_iter": self._params.n_passes + self.n_rounds,
             "n_steps": self.engine.iteration,
             "objective": self._objective,
+            "first_record": self._first_record,
             "eta0": self._eta0,
             "communication": self.engine.communication,
             "classes": self._classes,

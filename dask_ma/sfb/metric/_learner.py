@@ -477,7 +477,8 @@ class SFBMetricLearner(FittedMetric):
         self, result: FitResult, *, is_partial: bool
     ) -> Iterator[tuple[str, type[Warning]]]:
         yield from super()._warnings(result, is_partial=is_partial)
-        objectives = [record["objective"] for record in result.history]
+        records = result.history[result.fitted["first_record"] :]
+        objectives = [record["objective"] for record in records]
         if len(objectives) > 1 and not min(objectives[1:]) < objectives[0]:
             yield (
                 f"the objective has not fallen in {len(objectives)} passes; lower "
