@@ -11,8 +11,9 @@ from dask_ma.comm import Group, allreduce
 from dask_ma.data import Shard
 from dask_ma.kernels import column_sums, row_slice
 
-_DROWNED = 100.0  # times the mean square of other rows, that those far out make of it
-_MOST = 0.05  # of the weights of all rows, that these may have
+_DROWNED = 1000.0  # times the mean square of other rows, that those far out make of it
+_LOOKED_AT = 100.0  # the same while the mean is still that of all rows
+_MOST = 0.01  # of the weights of all rows, that these may have
 _MOST_PASSES = 8  # each leaves out what the one before has hidden
 _CHUNK = 2**19  # elements at a time
 _LEAST, _EXPONENTS = -1100, 2200  # powers of two, by which squares are counted
@@ -42,7 +43,8 @@ def distances_of(group: Group, shard: Shard, mean: np.ndarray) -> Distances:
 
     One value of 1 among thousands of rows of a millionth makes a distance in the unit
     of which all others are the same. Rows count as far out if they have no more than
-    5 % of the weights, and the mean square of the others is a hundredth of that of all.
+    1 % of the weights, and the mean square of the others is a thousandth of that of
+    all: of more rows, or nearer ones, a network may have to learn as well.
 
     Parameters
     ----------
@@ -71,12 +73,13 @@ def distances_of(group: Group, shard: Shard, mean: np.ndarray) -> Distances:
         is_inside = np.arange(_EXPONENTS) < min(limit, _EXPONENTS)
         inner = float(means[is_inside][-1]) if limit < np.inf else inner
         is_enough = weights >= (1 - _MOST) * weights[-1]
-        is_less = is_enough & is_inside & (means * _DROWNED <= inner) & (squares > 0)
+        is_less = is_enough & is_inside & (means * _LOOKED_AT <= inner) & (squares > 0)
         if not is_less.any():
             break
         # As few rows as possible are left out.
         limit = int(np.flatnonzero(is_less)[-1]) + 1
         mean = _mean_of_others(group, shard, mean, limit)
+    inner = inner if inner * _DROWNED <= square else square
     return Distances(square, inner, float(mean @ mean))
 
 
