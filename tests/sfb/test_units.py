@@ -242,9 +242,9 @@ def test_several_ranks_leave_them_together(monkeypatch):
 
 def test_steps_cut_by_too_much_are_made_longer(monkeypatch):
     monkeypatch.setattr(_refine.Refinement, "_begin_anew", lambda _: None)
-    n_steps = steps(2)
+    n_steps = steps(3)
     monkeypatch.setattr(_refine, "_MOST_LONGER", 0)
-    assert n_steps < 0.8 * steps(2)
+    assert n_steps < 0.8 * steps(3)
 
 
 def test_rows_in_doubt_say_more_of_second_derivatives(monkeypatch):

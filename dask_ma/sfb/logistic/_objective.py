@@ -22,7 +22,13 @@ from dask_ma.kernels import (
     subtract_product,
 )
 from dask_ma.sfb.logistic._class_sums import ClassSums, add_up_classes, feature_parts
-from dask_ma.sfb.logistic._curvature import Curvature, moments_of_outputs
+from dask_ma.sfb.logistic._coupling import Coupling
+from dask_ma.sfb.logistic._curvature import (
+    Curvature,
+    add_product,
+    moments_of_outputs,
+    near_centre,
+)
 from dask_ma.sfb.logistic._intercepts import settle_intercepts
 from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._totals import Totals
@@ -229,7 +235,13 @@ class Objective:
 
     def curvature(self, matrix: ParameterMatrix) -> Curvature:
         """Second derivatives at a point, for products with directions."""
-        return Curvature(self._problem, self._totals, self._group, matrix)
+        place = self._problem, self._totals, self._group
+        return Curvature(*place, matrix, near_centre(self._totals, matrix.dtype))
+
+    def coupling(self, matrix: ParameterMatrix, inverse: np.ndarray | None) -> Coupling:
+        """Second derivatives at a point by outputs and features; collective."""
+        place = self._problem, self._totals, self._group
+        return Coupling(*place, matrix, inverse)
 
     def second_moments(
         self, matrix: ParameterMatrix | None = None
@@ -404,4 +416,4 @@ def _add_product(gradient: np.ndarray, X: Any, slopes: np.ndarray) -> None:
     size = max(1, _CHUNK // slopes.shape[1])
     for start in range(0, len(gradient), size):
         part = slice(start, start + size)
-        gradient[part] += X[:, part].T @ slopes
+        add_product(gradient[part], X[:, part], slopes)

@@ -15,7 +15,9 @@ of their own.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,8 +30,9 @@ from dask_ma.kernels import (
     model_point,
     penalty_of,
 )
+from dask_ma.sfb.logistic._coupled_units import CoupledUnits
 from dask_ma.sfb.logistic._face import Face, Step, shorter
-from dask_ma.sfb.logistic._memory_state import fill_memory, memory_state
+from dask_ma.sfb.logistic._memory_state import agreed, fill_memory, memory_state
 from dask_ma.sfb.logistic._models import LocalModel, make_model
 from dask_ma.sfb.logistic._newton import excess_of, newton_target
 from dask_ma.sfb.logistic._objective import Evaluation, Objective
@@ -104,6 +107,7 @@ class Refinement:
         self._log = log
         n_outputs, n_features = matrix.shape
         has_intercept = matrix.intercept is not None
+        kept = agreed(context.group, kept)
         with log.computing():
             self._units = self._make_units(penalty, totals)
             self._units.load_state_dict(kept or {})
@@ -128,6 +132,7 @@ class Refinement:
         self._newton: np.ndarray | None = None  # step, on rank 0
         self.is_stuck, self.decrease = False, np.inf
         self._decrement = np.inf  # of the last step, on rank 0
+        self._is_first = kept is None
         self._share = 1.0  # of the last step that was made, on rank 0
         # Steps are seldom short where features are uncorrelated.
         self._may_begin_anew = self._is_uncorrelated
@@ -183,7 +188,10 @@ class Refinement:
         if penalty.l1 or not is_large or n_features > most or totals.is_sparse:
             return Units(*place, has_intercept=has_intercept)
         moments = self._objective.second_moments()
-        return UncorrelatedUnits(*place, has_intercept=has_intercept, moments=moments)
+        kind: Callable[..., Units] = UncorrelatedUnits
+        if n_outputs > 1:
+            kind = partial(CoupledUnits, n_rows=self._objective.n_rows)
+        return kind(*place, has_intercept=has_intercept, moments=moments)
 
     def _begin_anew(self) -> None:
         """Go on from zero if steps are short and that leads lower; collective."""
@@ -197,11 +205,11 @@ class Refinement:
         self._move(None if place is None else np.zeros_like(place.point))
         self.now = self._evaluate()
         self._place = self._found(self.now)
-        self._units.is_due = True  # other rows are in doubt
+        self._units.renew()  # other rows are in doubt
         self._newton = self._newton_step()
         self._search(None, None)
         if self.now.objective >= before[0].objective:
-            self._units.is_due = True
+            self._units.renew()
             self._put(broadcast(self._group, kept))
             self.now, self.is_stuck, self.decrease, self._decrement = before
             self._place = self._found(self.now)
@@ -220,7 +228,7 @@ class Refinement:
             )
         found, step = self._solve(solver, face), None
         if face is not None and found is not None:
-            step = face.step(self._without_drift(found))
+            step = face.step(self._units.without_drift(found))
         share = self._go(step, _FEW_TRIALS)
         model.note_step_on_face(share)
         if share:
@@ -308,7 +316,7 @@ class Refinement:
         """About Newton's step, on rank 0, by conjugate gradients; a collective call."""
         solver, moments = None, None
         if self._units.is_due:
-            moments = self._objective.second_moments(self._trial)
+            moments = self._units.find(self._objective, self._trial)
         if self._place is not None:
             if self._units.meet(self.now.curvature, moments):
                 self._place = self._found(self.now)
@@ -316,7 +324,9 @@ class Refinement:
             point, gradient = self._place
             gradient = gradient + self._l2 * point  # what units have not in them
             curvature = None if self._is_uncorrelated else self.now.curvature
-            solver = truncated_newton(gradient, self._l2, curvature)
+            is_first, self._is_first = self._is_first, False
+            place = gradient, self._l2, curvature
+            solver = truncated_newton(*place, left=self._units.left, is_first=is_first)
         found = self._solve(solver)
         self._units.note(self._n_products)
         return found
@@ -360,21 +370,12 @@ class Refinement:
             return model_point(self._memory.product, gradient, point, l1, l2)
         return newton_target(plan[0], hessian, self._scales, start, (l1, l2))
 
-    def _without_drift(self, direction: np.ndarray) -> np.ndarray:
-        """A step that leaves the mean intercept of several outputs where it is."""
-        n_outputs = self._matrix.shape[0]
-        if self._matrix.intercept is not None and n_outputs > 1:
-            # The loss does not depend on it: what rounding makes of its slope, divided
-            # by no more than the damping, would soon outweigh the margins.
-            direction[-n_outputs:] -= direction[-n_outputs:].mean()
-        return direction
-
     def _search(self, plan: Any, hessian: np.ndarray | None) -> None:
         """Go towards the least point of the model as far as the objective falls."""
         before, start, step = self.now, self._place, None
         if start is not None:  # on rank 0, which decides for all
             target = self._target(start, plan, hessian)
-            direction = self._without_drift(target - start.point)
+            direction = self._units.without_drift(target - start.point)
             target = start.point + direction
             slope = float(start.gradient @ direction)
             slope += self._penalty(target) - self._penalty(start.point)

@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import linalg
 
+from dask_ma.sfb.logistic._objective import Objective
+from dask_ma.sfb.model._matrix import ParameterMatrix
+
 # Share of the second moments that second derivatives are taken for to begin with: that
 # of a fit that has not come far. By how many times they are another one before units
 # are made anew, and the least one, as where rounding has left no rows in doubt.
@@ -63,13 +66,29 @@ class Units:
         self.l2 = np.append(l2 / repeated**2, np.zeros(n_intercepts))
 
     is_due = False  # whether other second moments would do better
+    left = 0.1  # of a gradient, after a step by conjugate gradients
 
     def meet(self, curvature: float, moments: np.ndarray | None = None) -> bool:
         """Become right for a mean second derivative; return whether points change."""
         return False
 
+    def find(self, objective: Objective, matrix: ParameterMatrix) -> Any:
+        """What :meth:`meet` takes as second moments, on rank 0; a collective call."""
+        return objective.second_moments(matrix)
+
     def note(self, n_products: int) -> None:
         """Take note of how many products a step has taken; on all ranks."""
+
+    def renew(self) -> None:
+        """Find other second moments before the next step; on all ranks."""
+
+    def without_drift(self, direction: np.ndarray) -> np.ndarray:
+        """A step that leaves the mean intercept of several outputs where it is."""
+        if len(direction) > self._n_values and self._n_outputs > 1:
+            # The loss does not depend on it: what rounding makes of its slope, divided
+            # by no more than the damping, would soon outweigh the margins.
+            direction[self._n_values :] -= direction[self._n_values :].mean()
+        return direction
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """What they have become, for others to become the same."""
@@ -180,6 +199,10 @@ class UncorrelatedUnits(Units):
         n_features = self._n_values // self._n_outputs
         self.is_due = _PRODUCT * self._n_outputs * n_products > n_features
 
+    def renew(self) -> None:
+        """Find other second moments before the next step; on all ranks."""
+        self.is_due = True
+
     def state_dict(self) -> dict[str, np.ndarray]:
         """What they have become, for others to become the same."""
         kept = {"is_due": np.array(self.is_due)}
@@ -204,7 +227,9 @@ class UncorrelatedUnits(Units):
         """Coefficients and intercepts, of which there may be none."""
         point, factor = point.copy(), self._factor
         part = self._part(point)
-        part[...] = linalg.solve_triangular(factor, part, trans=1, lower=True)
+        part[...] = linalg.solve_triangular(
+            factor, part, trans=1, lower=True, check_finite=False
+        )
         return super().values_of(point)
 
     def gradient_of(
@@ -214,7 +239,9 @@ class UncorrelatedUnits(Units):
         whole = gradient + self._penalty * values
         found = super().gradient_of(whole, slopes, values)
         part = self._part(found)
-        part[...] = linalg.solve_triangular(self._factor, part, lower=True)
+        part[...] = linalg.solve_triangular(
+            self._factor, part, lower=True, check_finite=False
+        )
         return found
 
     def _take(self, share: float) -> None:
@@ -223,7 +250,7 @@ class UncorrelatedUnits(Units):
         self._share = share
         system = share * self._moments
         system[np.diag_indices_from(system)] += self._ridge
-        self._factor = _factor_of(system)
+        self._factor = factor_of(system)
         # Intercepts are to have the second derivatives that coefficients have.
         self.scales[self._n_values :] = _HALF * np.sqrt(share / _CURVATURE)
 
@@ -237,8 +264,18 @@ class UncorrelatedUnits(Units):
         return point[: self._n_values].reshape(-1, self._n_outputs)
 
 
-def _factor_of(system: np.ndarray) -> np.ndarray:
-    """Lower factor of second derivatives, with as much on the diagonal as it takes."""
+def factor_of(system: np.ndarray) -> np.ndarray:
+    """Lower factor of second derivatives, with as much on the diagonal as it takes.
+
+    Parameters
+    ----------
+    system : ndarray of shape (n_features, n_features)
+        Its diagonal is changed.
+
+    Returns
+    -------
+    factor : ndarray of shape (n_features, n_features)
+    """
     least = _JITTER * (np.trace(system) / len(system) or 1.0)
     while True:
         system[np.diag_indices_from(system)] += least

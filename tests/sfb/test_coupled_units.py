@@ -1,0 +1,280 @@
+"""Units of outputs that change together, and what they are found from."""
+
+import dask
+import numpy as np
+import pytest
+
+from dask_ma import SFBLogisticRegression
+from dask_ma.kernels import softmax
+from dask_ma.sfb.logistic import _coupled_units, _refine, _truncated
+from dask_ma.sfb.logistic._coupled_units import CoupledUnits
+from dask_ma.sfb.logistic._coupling import Coupling, FeaturesInDoubt, Lens
+from dask_ma.sfb.logistic._curvature import Curvature, near_centre
+from dask_ma.sfb.logistic._memory_state import agreed
+from dask_ma.sfb.logistic._penalty import Penalty
+from dask_ma.sfb.logistic._totals import add_up
+from dask_ma.sfb.model._matrix import ParameterMatrix
+from dask_ma.supervised import Problem
+
+RNG = np.random.default_rng(0)
+N_FEATURES, N_OUTPUTS, L2 = 6, 4, 0.02
+SCALES = RNG.uniform(0.1, 10, N_FEATURES)
+ROWS = RNG.normal(size=(40, N_FEATURES)) @ RNG.normal(size=(N_FEATURES, N_FEATURES))
+# Two pairs of classes, which change against each other far more than otherwise.
+PULLS = np.array([[0, 9, 1, 0], [9, 0, 0, 1], [1, 0, 0, 4], [0, 1, 4, 0]]) / 5
+COUPLINGS = np.diag(PULLS.sum(axis=0)) - PULLS
+FOUND = FeaturesInDoubt(ROWS.T @ ROWS / 40, RNG.normal(size=N_FEATURES), 0.05)
+
+
+def make_units(*, has_intercept, knows=True):
+    place = SCALES, N_OUTPUTS, L2
+    moments = np.eye(N_FEATURES)
+    units = CoupledUnits(
+        *place, has_intercept=has_intercept, moments=moments, n_rows=40
+    )
+    if knows:
+        assert units.meet(0.01, (FOUND, COUPLINGS))
+    return units
+
+
+@pytest.mark.parametrize("has_intercept", [False, True])
+def test_there_and_back(has_intercept):
+    units = make_units(has_intercept=has_intercept)
+    values = RNG.normal(size=(N_FEATURES, N_OUTPUTS))
+    intercept = RNG.normal(size=N_OUTPUTS) if has_intercept else None
+    point = units.point_of(values, intercept)
+    before = point.copy()
+    found = units.values_of(point)
+    np.testing.assert_array_equal(point, before)
+    np.testing.assert_allclose(found[0], values, atol=1e-10)
+    expected = np.zeros(0) if intercept is None else intercept
+    np.testing.assert_allclose(found[1], expected, atol=1e-10)
+
+
+def test_gradient_by_differences():
+    units = make_units(has_intercept=True)
+    slopes, curvature = RNG.normal(size=(2, N_FEATURES, N_OUTPUTS))
+    drift = RNG.normal(size=N_OUTPUTS)
+
+    def objective(point):
+        values, intercept = units.values_of(point)
+        loss = (slopes * values + curvature * values**2).sum() + drift @ intercept
+        return loss + L2 / 2 * (values**2).sum()
+
+    values = RNG.normal(size=(N_FEATURES, N_OUTPUTS))
+    point = units.point_of(values, np.ones(N_OUTPUTS))
+    gradient = slopes + 2 * curvature * values
+    found = units.gradient_of(gradient, drift, values) + units.l2 * point
+    steps = 1e-5 * np.eye(len(point))
+    expected = [(objective(point + s) - objective(point - s)) / 2e-5 for s in steps]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("curvature", [0.01, 1e-4])
+def test_second_derivatives_are_the_identity(curvature):
+    """Those of all outputs, with the penalty; and when they are a part of what they
+    were. Where all outputs change alike, nothing but the penalty is left."""
+    units = make_units(has_intercept=True)
+    assert units.meet(curvature) == (curvature != 0.01)
+    share = curvature / 0.01
+    points = RNG.normal(size=(len(units.scales), 2))
+    pairs = []
+    for point in points.T:
+        values, intercept = units.values_of(point)
+        values -= values.mean(axis=1, keepdims=True)
+        intercept -= intercept.mean()
+        pairs.append((values, intercept + FOUND.mean @ values))
+    (first, one), (second, other) = pairs
+    product = share * np.einsum(
+        "ik,ij,jl,kl->", first, FOUND.moments, second, COUPLINGS
+    )
+    product += share * FOUND.weight * (one @ COUPLINGS @ other)
+    product += L2 * (first * second).sum()
+    there = [units.point_of(v, i - FOUND.mean @ v) for v, i in pairs]
+    assert product == pytest.approx(there[0] @ there[1], rel=1e-2)
+
+
+def test_others_become_the_same():
+    units, other = (make_units(has_intercept=True, knows=k) for k in (True, False))
+    units.note(1000)
+    other.load_state_dict(units.state_dict())
+    point = RNG.normal(size=len(units.scales))
+    for found, same in zip(units.values_of(point), other.values_of(point), strict=True):
+        np.testing.assert_array_equal(found, same)
+    assert other.is_due
+    other.note(0)
+    assert not other.is_due
+
+
+def test_a_step_leaves_the_mean_intercept():
+    for knows in (True, False):
+        units = make_units(has_intercept=True, knows=knows)
+        step = units.without_drift(RNG.normal(size=len(units.scales)))
+        values, intercept = units.values_of(step)
+        drift = intercept + (FOUND.mean @ values if knows else 0)
+        assert drift.mean() == pytest.approx(0, abs=1e-12)
+        assert np.abs(drift).max() > 0.1
+
+
+@pytest.fixture
+def on_ranks(run_ranks, make_shards, rows):
+    """``on_ranks(function)``: what two ranks find at a point of weighted rows."""
+    weight = rows.weight / rows.weight.mean()
+    W = np.random.default_rng(1).normal(size=(3, rows.X.shape[1]))
+
+    def run(function, shift=0.0, intercept=None):
+        shards = make_shards(2, rows.X + shift, rows.y, weight)
+
+        def agent(group):
+            problem = Problem(
+                shard=shards[group.rank],
+                classes=np.arange(3),
+                n_problems=3,
+                weight=1.0,
+                total_weight=float(len(rows.y)),
+                total_rows=len(rows.y),
+                total_stored=rows.X.size,
+                dtype=rows.X.dtype,
+            )
+            totals = add_up(problem, group, is_centred=True)
+            matrix = ParameterMatrix(W.copy(), intercept, Penalty(0.0, 0.1).prox)
+            return function(group, (problem, totals, group, matrix))
+
+        return run_ranks(agent, 2)
+
+    X = rows.X - weight @ rows.X / weight.sum()
+    return run, X, softmax(X @ W.T), weight / len(weight)
+
+
+@pytest.mark.parametrize("has_intercept", [False, True])
+def test_sums_over_rows(on_ranks, has_intercept):
+    """What a row says of features, by outputs, and of outputs, by features."""
+    run, X, p, weight = on_ranks
+    inverse = RNG.normal(size=(3, 3))
+    inverse = inverse @ inverse.T + np.eye(3)
+    factor = np.linalg.cholesky(X.T @ X / 9 + np.eye(X.shape[1]))
+    mean, scales = RNG.normal(size=(2, X.shape[1]))
+
+    def sums(group, place):
+        is_root = group.rank == 0
+        coupling = Coupling(*place, inverse if is_root else None)
+        lens = Lens(factor, mean, scales, 0.5) if is_root else None
+        return coupling.features(), coupling.outputs(lens)
+
+    intercept = np.zeros(3) if has_intercept else None
+    (features, outputs), others = run(sums, intercept=intercept)
+    assert others == (None, None)
+    blocks = p[:, :, np.newaxis] * np.eye(3) - p[:, :, np.newaxis] * p[:, np.newaxis]
+    own = weight * np.einsum("ikl,kl->i", blocks, inverse) / 3
+    centre = has_intercept * (own @ X / own.sum())
+    expected = ((X - centre) * own[:, np.newaxis]).T @ (X - centre)
+    np.testing.assert_allclose(features.moments, expected, atol=1e-12)
+    np.testing.assert_allclose(features.mean, centre)
+    assert features.weight == pytest.approx(own.sum())
+    seen = 0.5 + (np.linalg.solve(factor, ((X - mean) / scales).T) ** 2).sum(axis=0)
+    expected = np.einsum("ikl,i->kl", blocks, weight * seen) / (own @ seen)
+    np.testing.assert_allclose(outputs, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("shift", [0.0, 5.0, 1e6])
+def test_products_of_rows_as_they_are(on_ranks, monkeypatch, shift):
+    """Centred ones give the same; far from zero no others are taken."""
+    run, X, p, weight = on_ranks
+    values, intercept = RNG.normal(size=(X.shape[1], 3)), RNG.normal(size=3)
+
+    def product(group, place):
+        centre = near_centre(place[1], np.float64)
+        assert (centre is None) == (shift > 1e5)
+        return Curvature(*place, centre).product(values, intercept)
+
+    (total, slopes), _ = run(product, shift)
+    change = X @ values + intercept
+    change = p * (change - (p * change).sum(axis=1, keepdims=True))
+    change *= weight[:, np.newaxis]
+    np.testing.assert_allclose(total, X.T @ change, atol=1e-8)
+    np.testing.assert_allclose(slopes, change.sum(axis=0), atol=1e-8)
+
+
+@pytest.fixture(scope="module")
+def alike():
+    """Ten classes in pairs, which differ by little, and 125 features."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(10, size=400)
+    X = rng.normal(size=(400, 20)) @ rng.normal(size=(20, 125)) / 3
+    X += 0.1 * rng.normal(size=X.shape)
+    X += 3 * rng.normal(size=(5, 125))[y // 2] + 0.3 * rng.normal(size=(10, 125))[y]
+    return 100 * X, y
+
+
+def fit(alike, **params):
+    return SFBLogisticRegression(random_state=0, **params).fit(*alike)
+
+
+@pytest.fixture
+def products(monkeypatch):
+    """Products of each step."""
+    counts, original = [], _refine.Refinement._solve
+
+    def solve(self, solver, face=None):
+        found = original(self, solver, face)
+        if self._group.rank == 0:
+            counts.append(self._n_products)
+        return found
+
+    monkeypatch.setattr(_refine.Refinement, "_solve", solve)
+    return counts
+
+
+@pytest.mark.each
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_pairs_of_classes(alike, monkeypatch, products, n_ranks):
+    """Fewer products, as sums of outputs have units of their own."""
+    found = fit(alike, n_ranks=n_ranks)
+    last = found.history_[-1]
+    assert found.dual_gap_ <= 1e-3 * last["objective"]
+    n_now = sum(products)
+    monkeypatch.setattr(_coupled_units, "_SUMS", np.inf)
+    other = fit(alike, n_ranks=n_ranks).history_[-1]
+    assert last["objective"] == pytest.approx(other["objective"], rel=1e-3)
+    assert 0 < n_now < 0.7 * (sum(products) - n_now)
+
+
+def test_a_step_from_where_passes_have_led_is_not_long(alike, monkeypatch, products):
+    monkeypatch.setattr(_truncated, "_MOST_AT_FIRST", 3)
+    fit(alike)
+    assert products[0] == 3 < max(products)
+
+
+@pytest.mark.parametrize("n_left", [1, 4])
+def test_a_resumed_fit(alike, interrupted, tmp_path, monkeypatch, n_left):
+    """It has the same units, and its first step is as long as ever."""
+    monkeypatch.setattr(_truncated, "_MOST_AT_FIRST", 4)
+    whole = fit(alike, n_ranks=2)
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        with interrupted(whole.n_iter_ - n_left):
+            fit(alike, n_ranks=2)
+        known, original = [], CoupledUnits.load_state_dict
+
+        def load(self, kept):
+            original(self, kept)
+            known.append(self._knows)
+
+        monkeypatch.setattr(CoupledUnits, "load_state_dict", load)
+        resumed = fit(alike, n_ranks=2)
+    assert known == [True, True]
+    assert resumed.n_iter_ == whole.n_iter_
+    np.testing.assert_array_equal(resumed.coef_, whole.coef_)
+
+
+def test_a_rank_that_has_lost_its_state_does_as_the_others(run_ranks):
+    units = make_units(has_intercept=True)
+    units.note(1000)
+    kept = units.state_dict()
+
+    def flags(group, of_root, of_others):
+        found = agreed(group, of_root if group.rank == 0 else of_others)
+        return None if found is None else (found.get("is_due"), found.get("knows"))
+
+    assert run_ranks(lambda group: flags(group, kept, {}), 2) == [(True, False)] * 2
+    assert run_ranks(lambda group: flags(group, {}, kept), 2) == [(None, None)] * 2
+    assert run_ranks(lambda group: flags(group, None, None), 2) == [None] * 2
