@@ -220,7 +220,11 @@ SMALLER = {
     "plot_convergence": {"50_000, 5_000,": "2_000, 300,", "max_iter=10": "max_iter=2"},
     "plot_dask_arrays": {"max_iter=10": "max_iter=2"},
     "plot_denoising": {"100, alpha=0.2, max_iter=4": "100, alpha=0.2, max_iter=1"},
-    "plot_factor_broadcast": {"X[::3] / 16, y[::3]": "X[::12] / 16, y[::12]"},
+    "plot_factor_broadcast": {
+        "X[::3] / 16, y[::3]": "X[::12] / 16, y[::12]",
+        "max_iter=5": "max_iter=2",
+    },
+    "plot_gantt": {"(20_000, 200_000,": "(2_000, 20_000,"},
     "plot_gibbs_topics": {"max_iter=50": "max_iter=5", "range(1, 51)": "range(1, 6)"},
     "plot_mpca_images": {"max_iter=8": "max_iter=2"},
     "plot_scheduled_program": {"n_iterations=800": "n_iterations=200"},
