@@ -144,14 +144,15 @@ class DictionaryFit(Method):
         self._take_up(shared, shared["rows"])
 
     def _take_up(self, shared: dict[str, Any], rows: np.ndarray) -> None:
-        """Go on with what batches have shown, if all of their rows are still there."""
-        self.n_iter = shared["n_iter"]
+        """Go on with what batches have shown, as far as their rows are still there."""
+        self.n_iter, self._solver.n_seen = shared["n_iter"], shared["n_seen"]
+        self._solver.statistics = shared["codes"], rows
         # Where rows were lost there may be fewer batches.
         self._next = min(shared["next"], self._n_steps - 1)
         if shared["n_rows"] == self._rows.n_total:
-            self._solver.statistics = shared["codes"], rows
-            self._solver.n_seen = shared["n_seen"]
             self._progress = Progress(*shared["progress"])
+        else:  # count as a pass over those that are left, which another one outweighs
+            self._solver.n_seen = min(shared["n_seen"], self._rows.n_total)
 
     def state_dict(self) -> Snapshot | None:
         if self._sender.n_under_way:
