@@ -394,9 +394,9 @@ def test_steps_go_on_after_a_look_in_between(monkeypatch):
         ("hinge", (2000, 3000), 1.0, 100),
         ("hinge", (2100, 3000), 1.0, None),
         ("perceptron", (100, 1000), 1.0, None),
-        ("hinge", (120, 6), 1.0, 0),  # so few that it does not matter
-        ("hinge", (130, 6), 1.0, 100),
-        ("log_loss", (120, 6), 1.0, 100),
+        ("hinge", (32, 6), 1.0, 0),  # so few that it does not matter
+        ("hinge", (33, 6), 1.0, 100),
+        ("log_loss", (32, 6), 1.0, 100),
     ],
 )
 def test_when_the_products_are_looked_at(loss, shape, density, after):

@@ -45,7 +45,7 @@ _FEW_PAIRS, _FEW_SPARSE_PAIRS = 2**33, 2**29
 _WIDE, _PATIENCE = 2, 100
 # The same of so few rows that their products take less than any search among kinks: of
 # 30 rows and 6 columns that made up to 81 rounds.
-_TINY_CUBES = 2**21
+_TINY_CUBES = 2**15
 _CHUNK = 2**20  # elements of columns that are sent at a time
 _NEARER = 0.1  # part of the tolerance that each problem is brought to
 
