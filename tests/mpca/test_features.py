@@ -482,11 +482,15 @@ def test_a_value_of_one_leaves_a_classifier_what_it_learns(rows, n_ranks):
 def test_a_regression_says_that_few_rows_make_its_unit(rows, n_ranks):
     X, y = 1e-6 * (rows[0] - SHIFT), rows[1]
     X[7, 2] = 1.0
-    with pytest.warns(UserWarning, match=r"a few rows of X .* leave them out, clip"):
+    with pytest.warns(UserWarning, match=r"a few rows of X .* leave the few out"):
         fit((X, y), n_ranks=n_ranks, max_iter=2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fit((np.delete(X, 7, axis=0), np.delete(y, 7)), n_ranks=n_ranks, max_iter=2)
+        X = 0.4 * (rows[0] - SHIFT)  # which a network learns of as they are
+        X[7] = 1e3
+        with pytest.warns(UserWarning, match="a few values so far from the rest"):
+            fit((X, y), n_ranks=n_ranks, max_iter=2)
 
 
 def test_rows_that_are_too_many_to_leave_out(run_ranks):

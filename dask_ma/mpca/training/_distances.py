@@ -97,9 +97,9 @@ def far_rows_note(unit: float, of_most: float) -> str:
     note : str
     """
     return (
-        "a few rows of X are so far from the others, which are "
-        f"{of_most:.3g} from their mean, that the network, whose unit is {unit:.3g}, "
-        "sees little of these; leave them out, clip the values, or use "
+        f"a few rows of X are so far out that the network, whose unit is {unit:.3g}, "
+        f"sees little of the others, which are {of_most:.3g} from their mean; leave "
+        "the few out, clip their values, or use "
         "sklearn.preprocessing.QuantileTransformer"
     )
 

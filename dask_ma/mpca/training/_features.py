@@ -20,6 +20,7 @@ _FAR = 5.0  # standard deviations
 _LARGE = 10.0  # a standard deviation
 _SMALL = 1.0  # a distance of rows from their mean, the root of the mean square
 _ROUNDING = 1e-13  # of the mean square of a feature: below it is no variance
+_FAR_OUT = 10.0  # times the distance of most rows
 _APART = 10.0  # times the standard deviation of another column of targets
 _OFF = 3.0  # a standard deviation of targets, or the inverse of one
 
@@ -203,8 +204,9 @@ def _unit_of_most(
     if not moments.is_known.all():
         return unit
     square, inner, size = distances_of(group, shard, moments.mean)
-    is_certain = _ROUNDING * (inner + size) < inner < min(square, _SMALL**2)
-    return float(np.sqrt(inner)) if is_certain else unit
+    is_certain = _ROUNDING * (inner + size) < inner < square
+    distance = float(np.sqrt(inner))
+    return distance if is_certain and distance * _FAR_OUT < unit else unit
 
 
 def kept_scaling(shared: Mapping[str, Any]) -> Scaling | None:
