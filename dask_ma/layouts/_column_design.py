@@ -38,7 +38,7 @@ class ColumnDesign(Design):
 
     def __init__(self, group: Group, shard: ColumnShard) -> None:
         super().__init__(group, shard)
-        self._X = shard.X
+        self._X, self.is_sparse = shard.X, sparse.issparse(shard.X)
         self._start, self._stop = shard.start, shard.stop
         self._living = self._X
         self._own = np.arange(self._start, self._stop)

@@ -60,12 +60,15 @@ class Design(ABC):
         Elements that this rank goes over in a product with all its columns.
     n_touched : int
         Stored elements that products of this rank have read so far.
+    is_sparse : bool
+        Whether this rank has columns of sparse rows.
     """
 
     #: Whether each rank has all rows of the columns that it has fetched.
     has_all_rows: ClassVar[bool] = False
 
     n_stored: int
+    is_sparse: bool
 
     def __init__(self, group: Group, shard: Shard | ColumnShard) -> None:
         self.group = group

@@ -64,12 +64,12 @@ class RowDesign(Design):
     def __init__(self, group: Group, shard: Shard) -> None:
         super().__init__(group, shard)
         self._blocks = [block.X for block in shard.blocks]
-        self._is_sparse = bool(self._blocks) and shard.is_sparse
+        self.is_sparse = bool(self._blocks) and shard.is_sparse
         self._is_read = is_read(group, shard)
         # Sums over one block have the bits of those over its columns; over several they
         # would not have those of the same rows on a disk.
         if (
-            self._is_sparse
+            self.is_sparse
             and not self._is_read
             and (
                 len(self._blocks) > 1
@@ -88,12 +88,12 @@ class RowDesign(Design):
     @cached_property
     def _by_column(self) -> RowColumns | ReadColumns | None:
         """Columns of sparse rows; None where they lie by column already."""
-        if not self._is_sparse or self._blocks[0].format != "csr":
+        if not self.is_sparse or self._blocks[0].format != "csr":
             return None
         return (ReadColumns if self._is_read else RowColumns)(self._blocks)
 
     def _make_store(self) -> ColumnStore:
-        if self._is_sparse:
+        if self.is_sparse:
             is_by_row = self._blocks[0].format == "csr"
             stores = [joined_columns(self.shard)] if is_by_row else self._blocks
         else:
@@ -141,7 +141,7 @@ class RowDesign(Design):
     def _slices(self, n: int) -> list[slice]:
         """Of columns whose products are one, wherever ranks are: bits may go by it."""
         # Rows on a disk are read once, and sparse ones have no parts to go by.
-        is_whole = self._is_sparse or any(map(is_on_disk, self._blocks))
+        is_whole = self.is_sparse or any(map(is_on_disk, self._blocks))
         if is_whole or not self._is_long(n):
             return [slice(None)]
         length = self._length(n)
@@ -273,7 +273,7 @@ class RowDesign(Design):
     def fetch(self, features: np.ndarray) -> None:
         """All columns are at hand; some are laid beside each other."""
         wanted = np.unique(features)
-        if self._is_sparse:
+        if self.is_sparse:
             self._fetch_sparse(wanted)
             return
         if 8 * len(wanted) * self.n_rows > _FETCHED_BYTES:
@@ -314,7 +314,7 @@ class RowDesign(Design):
         return columns.take(features, np.dtype(np.float64))
 
     def _chunks(self, features: np.ndarray) -> Iterator[tuple[slice, Any]]:
-        if self._is_sparse:
+        if self.is_sparse:
             yield slice(0, self.n_rows), self._sparse_columns(features)
             return
         if len(self._fetched):

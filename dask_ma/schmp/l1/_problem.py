@@ -14,6 +14,7 @@ from dask_ma.schmp.l1._losses import WeightedLoss
 
 _INTERCEPT_STEPS = 50
 _INTERCEPT_TOLERANCE = 1e-13
+_SLOW = 0.1  # of the slopes before a step: second derivatives that leave more are old
 _ROUNDING = 1e-14
 # Of the null objective: a gap that is asked for only of a user who sets `tol` so small.
 _SMALLEST_GAP = 1e-10
@@ -248,18 +249,57 @@ class Objective:
         """
         if not self.fit_intercept or self.centers:
             return
+        inverse, before = None, 0.0
         for _ in range(_INTERCEPT_STEPS):
-            slopes, hessian = self._intercept_slopes()
-            if np.abs(slopes).max() <= _INTERCEPT_TOLERANCE:
+            # Of many classes the second derivatives take much longer than slopes, and
+            # those of a step before will do while they lead on fast.
+            slopes, hessian = self._intercept_slopes(inverse is None)
+            size = np.abs(slopes).max()
+            if size <= _INTERCEPT_TOLERANCE:
                 break
-            # Outputs that all move together change nothing: the shortest step.
-            step = np.linalg.lstsq(hessian, slopes, rcond=1e-10)[0]
+            if hessian is not None:
+                # Outputs that all move together change nothing: the shortest step.
+                inverse = np.linalg.pinv(hessian, rcond=1e-10, hermitian=True)
+            elif size > _SLOW * before:
+                inverse = None
+                continue
+            step, before = inverse @ slopes, size
             # Newton's method may overshoot far from the optimum.
             step /= max(1.0, np.abs(step).max())
             model.intercept += step
             self.margins += step
             if np.abs(step).max() <= 1e-15 * (1 + np.abs(model.intercept).max()):
                 break
+            if self.n_outputs == 1:
+                inverse = None
+
+    def own_gradient(self, coordinates: np.ndarray) -> list[np.ndarray]:
+        """Negative gradient of the loss, and its constant term, from own rows.
+
+        Parameters
+        ----------
+        coordinates : ndarray of int64 of shape (m,)
+            Coefficients to find it for; the intercepts come behind them.
+
+        Returns
+        -------
+        sums : list of ndarray, of shape (m + n_outputs,) and (1,)
+            To be added up over ranks. The gradient by the intercept is left out where
+            means are taken from the columns.
+        """
+        slopes = self.loss.negative_slopes(self.margins)
+        K = self.n_outputs
+        features, places = np.unique(coordinates // K, return_inverse=True)
+        products = self.design.transposed_dot(features, slopes)
+        gradient = products[places, coordinates % K]
+        if self.centers:
+            gradient = gradient - self.means[coordinates] * slopes.sum()
+        else:
+            gradient = np.concatenate([gradient, slopes.sum(axis=0)])
+        norm = np.array([self.loss.norm(self.margins)])
+        if not self.design.is_counted():
+            return [np.zeros_like(gradient), np.zeros(1)]
+        return [gradient, norm]
 
     def own_sums(self, slopes: np.ndarray) -> np.ndarray:
         """What :meth:`center` needs of this rank's rows, to be added up over ranks.
@@ -303,14 +343,15 @@ class Objective:
         features = model.coordinates  # there is one output
         return np.array([self.offset - self.means[features] @ model.coef])
 
-    def _intercept_slopes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Negative slope and second derivatives by the intercepts."""
+    def _intercept_slopes(self, is_bent: bool) -> tuple[np.ndarray, np.ndarray | None]:
+        """Negative slope by the intercepts, and second derivatives where wanted."""
         K = self.n_outputs
-        values = np.zeros((K + 1, K))
+        values = np.zeros((1 + K * is_bent, K))
         values[0] = self.loss.negative_slopes(self.margins).sum(axis=0)
-        values[1:] = self.loss.summed_curvatures(self.margins)
+        if is_bent:
+            values[1:] = self.loss.summed_curvatures(self.margins)
         values = self._sum(values)
-        return values[0], values[1:]
+        return values[0], values[1:] if is_bent else None
 
     def _take_level(self, level: float | None) -> float:
         """Take the mean from the targets; this rank's part of what is left of it."""

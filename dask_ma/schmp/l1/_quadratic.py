@@ -15,7 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, lapack
 
-from dask_ma.schmp.l1._gram import Gram, ReducedGram, ScaledGram, block_of
+from dask_ma.schmp.l1._gram import (
+    Gram,
+    ReducedGram,
+    ScaledGram,
+    WholeGram,
+    block_of,
+)
 
 _SWEEPS = 60  # of coordinate descent between Newton steps, if there are few
 # The same for each coefficient: a Newton step takes longer with more of them.
@@ -39,6 +45,7 @@ _LARGER_RIDGE = 1e-7
 # Free coefficients, from which a singular system takes long: those of as many classes,
 # whose intercepts may all be shifted alike.
 _MANY_FREE = 256
+_MUCH = 1e3  # of what single coefficients can gain together
 # One thread at a time changes the warning filters of the process.
 _FILTERS = threading.Lock()
 
@@ -180,6 +187,45 @@ def descend_path(
         max_iter=max_iter,
     )
     return np.ascontiguousarray((path / weights[:, np.newaxis]).T)
+
+
+def descend(
+    gram: np.ndarray,
+    linear: np.ndarray,
+    l1: np.ndarray,
+    start: np.ndarray,
+    positive: bool,
+    n_sweeps: int,
+) -> np.ndarray:
+    """Some sweeps of coordinate descent.
+
+    Parameters
+    ----------
+    gram : ndarray of shape (m, m)
+        Symmetric; a coefficient without an element on the diagonal stays as it is.
+    linear, start : ndarray of shape (m,)
+    l1 : ndarray of shape (m,)
+        Weights of the absolute values, above 0.
+    positive : bool
+        Whether coefficients must not be negative.
+    n_sweeps : int
+
+    Returns
+    -------
+    coef : ndarray of shape (m,)
+    """
+    largest = l1.max()
+    scale = largest / l1
+    # With much more than what single coefficients can gain, none is ruled out. Beside
+    # far more than that, rounding would look like the optimum.
+    diagonal = np.diag(gram)
+    bent = diagonal > 0
+    norm = _MUCH * float((linear[bent] ** 2 / diagonal[bent]).sum())
+    even = _Even(WholeGram(gram), linear, largest, norm, positive)
+    if (scale == 1).all():
+        return _swept(even, gram, linear, start.copy(), n_sweeps)
+    scaled = gram * scale * scale[:, np.newaxis]
+    return scale * _swept(even, scaled, linear * scale, start / scale, n_sweeps)
 
 
 class _Even(NamedTuple):
@@ -324,6 +370,17 @@ def _sweep(
     """Some sweeps of coordinate descent."""
     m = len(coef)
     n_sweeps = max(_SWEEPS, min(int(_SWEEPS_EACH * m), _MOST_UPDATES // max(1, m)))
+    return _swept(even, gram, linear, coef, n_sweeps)
+
+
+def _swept(
+    even: _Even,
+    gram: np.ndarray,
+    linear: np.ndarray,
+    coef: np.ndarray,
+    n_sweeps: int,
+) -> np.ndarray:
+    """So many sweeps."""
     path = _descent(
         gram, linear, coef, even, alphas=[even.l1], tol=0.0, max_iter=n_sweeps
     )

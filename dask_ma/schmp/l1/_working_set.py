@@ -27,6 +27,7 @@ from dask_ma.schmp.l1._gram import Gram, ScaledGram
 from dask_ma.schmp.l1._hessian import HessianCache, System
 from dask_ma.schmp.l1._levels import TARGET, next_level, raised
 from dask_ma.schmp.l1._problem import Objective, Sparse
+from dask_ma.schmp.l1._product_steps import ProductSteps
 from dask_ma.schmp.l1._quadratic import Quadratic, minimize
 from dask_ma.schmp.l1._solver import DualityGap, Solver
 
@@ -91,6 +92,7 @@ class WorkingSets(Solver):
         super().__init__(objective, model, log)
         self._hessian = HessianCache(objective, log)
         self._free_hessian = HessianCache(objective, log)  # of those without penalty
+        self._products = ProductSteps(objective, log)
         self._has_few_rows = self._hessian.has_few_rows
         self._inner_gap = _INNER_GAP_NEWTON
         if objective.loss.is_quadratic:
@@ -291,17 +293,23 @@ class WorkingSets(Solver):
         """Solve the quadratic model; the fall that it promises. A collective call."""
         inside = np.flatnonzero(self._inside)
         coordinates = self.model.coordinates[inside]
-        riders: list[np.ndarray] = []
-        if gradient is None:
-            with self.log.computing():
-                riders = self._own_gradient(coordinates)
-        cache = cache or self._hessian
-        system = cache.update(coordinates, riders, possible, later)
         step: Any = None
-        if system is not None:
-            with self.log.computing():
-                sums = gradient or self._with_ridge(system.sums, inside)
-                step = *self._step(system, sums, inside, target), self._left(system)
+        if cache is None and self._products.serve(coordinates):
+            found = self._products.step(self.model.coef[inside], possible)
+            if found is not None:
+                step = *found[:3], self._left(found.payloads)
+        else:
+            cache = cache or self._hessian
+            riders: list[np.ndarray] = []
+            if gradient is None:
+                with self.log.computing():
+                    riders = self.objective.own_gradient(coordinates)
+            system = cache.update(coordinates, riders, possible, later)
+            if system is not None:
+                with self.log.computing():
+                    sums = gradient or self._with_ridge(system.sums, inside)
+                    step = self._step(system, sums, inside, target)
+                    step = *step, self._left(system.payloads)
         change, shift, expected, alive = broadcast(self._group, step)
         length = self._apply(inside, change, shift)
         if alive is not None:
@@ -309,33 +317,12 @@ class WorkingSets(Solver):
         return float(expected) if length else 0.0
 
     def _with_ridge(self, sums: list[np.ndarray], inside: np.ndarray) -> list[Any]:
-        """The sums of :meth:`_own_gradient`, the ridge penalty taken into account."""
+        """The sums of the riders, the ridge penalty taken into account."""
         gradient, norm = sums
         features = self.model.coordinates[inside] // self.objective.n_outputs
         ridge = self.objective.penalty.l2[features] * self.model.coef[inside]
         gradient[: len(inside)] -= ridge
         return [gradient, norm]
-
-    def _own_gradient(self, coordinates: np.ndarray) -> list[np.ndarray]:
-        """Negative gradient of the loss, and its constant term, from own rows."""
-        objective = self.objective
-        slopes = objective.loss.negative_slopes(objective.margins)
-        gradient = self._loss_gradient(coordinates, slopes)
-        norm = np.array([objective.loss.norm(objective.margins)])
-        if not self._design.is_counted():
-            return [np.zeros_like(gradient), np.zeros(1)]
-        return [gradient, norm]
-
-    def _loss_gradient(self, coordinates: np.ndarray, slopes: np.ndarray) -> np.ndarray:
-        """Negative gradient of the loss, also by the intercepts, from own rows."""
-        K = self.objective.n_outputs
-        features, places = np.unique(coordinates // K, return_inverse=True)
-        products = self._design.transposed_dot(features, slopes)
-        gradient = products[places, coordinates % K]
-        if self.objective.centers:
-            means = self.objective.means[coordinates]
-            return np.asarray(gradient - means * slopes.sum())
-        return np.concatenate([gradient, slopes.sum(axis=0)])
 
     def _step(
         self,
@@ -487,13 +474,13 @@ class WorkingSets(Solver):
                 self._spread[features] = values[:, 0]
         return self._spread
 
-    def _left(self, system: System) -> np.ndarray | None:
+    def _left(self, possible: list[np.ndarray]) -> np.ndarray | None:
         """Features that are left when others are ruled out, if it is worth while."""
-        if not system.payloads:
+        if not possible:
             return None
-        n_possible = sum(len(features) for features in system.payloads)
+        n_possible = sum(len(features) for features in possible)
         # Columns are copied, which pays once most are out.
         if 10 * n_possible > len(self._design.alive):
             return None
         used = self.model.coordinates // self.objective.n_outputs
-        return np.union1d(np.concatenate(system.payloads), used)
+        return np.union1d(np.concatenate(possible), used)
