@@ -180,10 +180,10 @@ class Passes(Refinable):
         self.current = unstack(shared["weights"])
         self._control.load_state_dict(shared["control"])
         # What more rows were worth, before some were lost, says nothing of the others.
-        if shared["n_rows"] == self.problem.total_rows:
+        if shared["n_rows"] == self.problem.all_rows:
             self._rule.load_state_dict(shared["rule"])
             self._evaluator.n_worse = shared["n_worse"]
-        else:
+        if shared["n_trained"] != self.problem.total_rows:
             self._control.forget()
         self._is_worse, self.n_refined = shared["is_worse"], shared["n_refined"]
         self.has_converged = shared["converged"]
@@ -211,7 +211,8 @@ class Passes(Refinable):
             "control": np.array(self._control.state_dict()),
             "is_worse": self._is_worse,
             "n_worse": self._evaluator.n_worse,
-            "n_rows": self.problem.total_rows,
+            "n_rows": self.problem.all_rows,
+            "n_trained": self.problem.total_rows,
             "n_refined": self.n_refined,
             "converged": self.has_converged,
             "n_ranks": self.context.group.size,

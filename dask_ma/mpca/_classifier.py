@@ -152,7 +152,7 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
     validation_scores_ : list of float or None
         Scores of the joint model on the rows held out, if there are any.
     best_validation_score_ : float or None
-        The highest of them.
+        The highest of them that is of the rows that there are; None if there is none.
     strategy_ : object of :mod:`dask_ma.mpca.strategies`
         How the ranks have shared what they learned: what `strategy` is, or stands for;
         ``Local()`` for one rank.

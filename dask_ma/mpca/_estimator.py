@@ -304,6 +304,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
     def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
         curve = np.asarray(fitted["loss_curve"]).tolist()
         scores = np.asarray(fitted["scores"]).tolist()
+        best = fitted["best_score"]
         attributes = {
             "n_iter_": fitted["n_iter"],
             "n_targets_": self.n_targets_,
@@ -311,7 +312,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
             "loss_": curve[-1] if curve else np.nan,
             "best_loss_": min(curve, default=np.nan),
             "validation_scores_": scores or None,
-            "best_validation_score_": fitted["best_score"] if scores else None,
+            "best_validation_score_": best if np.isfinite(best) else None,
             "strategy_": fitted["strategy"],
         }
         if fitted["classes"] is not None:

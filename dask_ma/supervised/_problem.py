@@ -78,6 +78,9 @@ class Problem:
     given_weight : float
         Sum over all ranks of the sample weights, times the class weights that are in
         them, before they were scaled.
+    all_rows : int
+        Rows of all ranks with those that are held out, of which other numbers of ranks
+        have more or fewer: a fit has lost rows if there are fewer of these.
     """
 
     shard: Shard
@@ -97,6 +100,7 @@ class Problem:
     most: tuple[int, float] | None = None
     is_weighted: bool = False
     given_weight: float = 0.0
+    all_rows: int = 0
 
 
 P = TypeVar("P", bound=ProblemParams)
@@ -408,6 +412,7 @@ def _scale(
         class_weight=None if factors is None else scale * factors,
         is_weighted=weighted,
         given_weight=float(total),
+        all_rows=total_rows,
     )
 
 

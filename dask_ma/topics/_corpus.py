@@ -71,6 +71,9 @@ class Corpus:
     ----------
     n_documents, total_documents, most_documents : int
         Of this rank, of all ranks, and of the rank that has most.
+    all_documents : int
+        Of all ranks, with those that are held out, of which other numbers of ranks
+        have more or fewer.
     total_words : float
         Sum of the counts on all ranks.
     n_features : int
@@ -90,6 +93,8 @@ class Corpus:
         self.n_documents = shard.n_rows
         self.n_features = shard.n_features
         self.total_documents = sum(s.n_documents for s in summaries)
+        n_held_out = sum(s.n_held_out for s in summaries)
+        self.all_documents = self.total_documents + n_held_out
         self.most_documents = max(s.n_documents for s in summaries)
         self.total_words = sum(s.n_words for s in summaries)
         self._sizes = np.array([s.n_documents for s in summaries])

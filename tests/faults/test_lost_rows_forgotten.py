@@ -84,6 +84,7 @@ def noisy_rows():
 
 
 PATIENCE = {"n_iter_no_change": 5, "max_iter": 60, "random_state": 0}
+LINEAR = [MASGDClassifier("log_loss"), ButterflySGDClassifier("log_loss")]
 
 
 @pytest.mark.parametrize(
@@ -228,6 +229,44 @@ def test_a_perplexity_of_other_documents_does_not_end_a_fit(without):
     after = found[8:][np.isfinite(found[8:])]
     assert after[0] > np.nanmax(found[:8])
     assert len(after) > 1
+
+
+def ranks_of(model, *numbers):
+    """A model whose fits have these numbers of ranks, one after the other."""
+    left = list(numbers)
+
+    def fit(*data):
+        return model.set_params(n_ranks=left.pop(0)).fit(*data)
+
+    return SimpleNamespace(fit=fit)
+
+
+@pytest.mark.parametrize("model", [MPCAClassifier((4,)), *LINEAR])
+def test_other_ranks_that_hold_out_more_rows_have_lost_none(without, noisy_rows, model):
+    """Of 95 rows one rank holds out 19, and two of them 18: the end is the same."""
+    X, y = (rows[:95] for rows in noisy_rows)
+    never = {"tol": 1.0, "early_stopping": True, "validation_fraction": 0.2}
+    model.set_params(**PATIENCE | never)
+    expected = model.set_params(n_ranks=1).fit(X, y).history_[-1]["round"]
+    assert expected < PATIENCE["max_iter"]
+    model = without(95, ranks_of(model, 1, 2), 3, X, y)
+    assert model.history_[-1]["round"] == expected
+
+
+def test_other_ranks_that_hold_out_more_documents_have_lost_none(without):
+    X = np.random.default_rng(0).poisson(1.0, size=(95, 20))
+    params = {"learning_method": "online", "batch_size": 200, "random_state": 0}
+    params |= {"validation_fraction": 0.2, "evaluate_every": 1, "perp_tol": 1e9}
+    model = without(95, ranks_of(MALDA(4, **params), 1, 2), 1, X)
+    assert len(model.history_) == 2
+
+
+def test_a_fit_that_has_ended_when_rows_are_lost_has_no_best_score(without, noisy_rows):
+    """Those that are known are of other rows."""
+    params = {"max_iter": 4, "tol": None, "early_stopping": True, "random_state": 0}
+    model = without(300, MPCAClassifier((4,), **params), 4, *noisy_rows)
+    assert len(model.validation_scores_) == 4
+    assert model.best_validation_score_ is None
 
 
 def test_errors_of_folds_stay_those_of_their_penalties(without, noisy_rows):

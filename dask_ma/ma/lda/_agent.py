@@ -170,7 +170,7 @@ class TopicFit(Method):
             rounds.set_topic_prior(shared["topic_word_prior"])
         rounds.n_updates = shared["n_updates"]
         # Those of more documents, before some were lost, say nothing of the others.
-        if shared["n_documents"] == self._corpus.total_documents:
+        if shared["n_documents"] == self._corpus.all_documents:
             self._evaluator.perplexity = shared["perplexity"]
             self._evaluator.held_out = shared["held_out"]
             self.is_evaluated = shared["is_evaluated"]
@@ -192,7 +192,7 @@ class TopicFit(Method):
             "topic_word_prior": rounds.topic_prior,
             "n_updates": rounds.n_updates,
             "n_iter": self.n_iter,
-            "n_documents": self._corpus.total_documents,
+            "n_documents": self._corpus.all_documents,
             "first": self._next,
             "n_rounds": rounds.n_rounds,  # that this one is of
             "perplexity": self._evaluator.perplexity,

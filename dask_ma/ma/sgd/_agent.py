@@ -212,7 +212,7 @@ class Rounds(Refinable):
         self._evaluator.epochs = shared["epochs"]
         self._evaluator.pending = shared["pending"]
         # What more rows were worth, before some were lost, says nothing of the others.
-        if shared["n_rows"] == self.problem.total_rows:
+        if shared["n_rows"] == self.problem.all_rows:
             self._rule.load_state_dict(shared["rule"])
             self._shrinking.load_state_dict(shared["shrinking"])
             self._evaluator.n_worse = shared["n_worse"]
@@ -241,7 +241,7 @@ class Rounds(Refinable):
             "mean": mean["counts"],
             **self._columns.described(),
             "classes": self.problem.classes,
-            "n_rows": self.problem.total_rows,
+            "n_rows": self.problem.all_rows,
             "rule": np.array(self._rule.state_dict()),
             "epochs": self._evaluator.epochs,
             "pending": self._evaluator.pending,

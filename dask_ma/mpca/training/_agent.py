@@ -306,7 +306,7 @@ class Trainer:
             "cycles": self._strategy.cycles(),
             "converged": self.is_done and self._end.converged,
             "columns": self._columns.numbers,
-            "n_rows": self._problem.total_rows,
+            "n_rows": self._problem.all_rows,
         }
         if self._scaling is not None:
             shared |= self._scaling._asdict()
@@ -408,8 +408,7 @@ class Trainer:
                 f"{network.n_values} for these data"
             )
         network.write(0, joint)
-        n_rows = self._problem.total_rows
-        is_whole = knows_end(state, self._params, n_rows)
+        is_whole = knows_end(state, self._params, self._problem.all_rows)
         self._progress.load_state_dict(shared, is_whole=is_whole)
         self._state = self._progress.state_dict()
         if own is not None:
