@@ -465,6 +465,30 @@ def test_a_small_unit_is_that_of_most_rows(run_ranks, n_ranks, container, place,
     assert found.unit == pytest.approx(expected, rel=0.02)
 
 
+@pytest.mark.parametrize(("n_rows", "n_far"), [(12, 1), (60, 1), (101, 1), (200, 2)])
+def test_one_row_makes_no_unit_nor_a_hundredth_of_many(run_ranks, n_rows, n_far):
+    """However far these draw the mean of all rows from the others."""
+    X = 1e-6 * np.random.default_rng(0).normal(size=(n_rows, 5))
+    X[:n_far, 2] = 1.0
+    expected = np.sqrt(X[n_far:].var(axis=0).sum())
+    found = scaling_of(X, None, 2, run_ranks, is_classifier=True)
+    assert found.unit == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("cls", [MPCAClassifier, MPCARegressor])
+def test_rows_that_others_vanish_beside_are_told_of(rows, cls):
+    """Too many to leave out; others that are seen beside them are no matter."""
+    X, y = rows[0] - SHIFT, rows[1] > 0
+    for size, is_told in [(1e-6, True), (0.05, False)]:
+        near = size * X
+        near[:10, 2] += 1.0
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            fit((near, y), cls, max_iter=2, n_ranks=2)
+        found = [one for one in caught if "a few rows of X" in str(one.message)]
+        assert len(found) == is_told
+
+
 @pytest.mark.parametrize("n_ranks", [1, 2])
 def test_a_value_of_one_leaves_a_classifier_what_it_learns(rows, n_ranks):
     """Rows of a millionth were all alike beside it, without a word."""

@@ -12,8 +12,10 @@ from dask_ma.data import Shard
 from dask_ma.kernels import column_sums, row_slice
 
 _DROWNED = 1000.0  # times the mean square of other rows, that those far out make of it
-_LOOKED_AT = 100.0  # the same while the mean is still that of all rows
+_LOOKED_AT = 100.0  # the same, of where the mean of the other rows may be
 _MOST = 0.01  # of the weights of all rows, that these may have
+_SEVERAL = 0.1  # that one of them may have, and more of which the user is told
+_SLACK = 1e-6  # of that part, for rounding
 _MOST_PASSES = 8  # each leaves out what the one before has hidden
 _CHUNK = 2**19  # elements at a time
 _LEAST, _EXPONENTS = -1100, 2200  # powers of two, by which squares are counted
@@ -29,12 +31,15 @@ class Distances(NamedTuple):
     inner : float
         Of those that are not far out, from their own mean; `square` itself where no
         few rows make up most of it.
+    rest : float
+        The same where those that are far out may be more.
     size : float
-        Square of the length of that mean.
+        Square of the length of the last mean.
     """
 
     square: float
     inner: float
+    rest: float
     size: float
 
 
@@ -43,8 +48,9 @@ def distances_of(group: Group, shard: Shard, mean: np.ndarray) -> Distances:
 
     One value of 1 among thousands of rows of a millionth makes a distance in the unit
     of which all others are the same. Rows count as far out if they have no more than
-    1 % of the weights, and the mean square of the others is a thousandth of that of
-    all: of more rows, or nearer ones, a network may have to learn as well.
+    1 % of the weights, or are one with no more than 10 %, and the mean square of the
+    others is a thousandth of that of all: of more rows, or nearer ones, a network may
+    have to learn as well.
 
     Parameters
     ----------
@@ -60,27 +66,38 @@ def distances_of(group: Group, shard: Shard, mean: np.ndarray) -> Distances:
     distances : Distances
         The same on all ranks.
     """
-    limit = np.inf
-    square = inner = np.nan
-    for _ in range(_MOST_PASSES):
-        counts, sums = allreduce(group, _counted(shard, mean))
-        # Rows below each power of two: their weights, and their squares.
-        weights, squares = np.cumsum(counts), np.cumsum(sums)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            means = squares / weights
-        if limit == np.inf:
-            square = inner = float(means[-1])
-        is_inside = np.arange(_EXPONENTS) < min(limit, _EXPONENTS)
-        inner = float(means[is_inside][-1]) if limit < np.inf else inner
-        is_enough = weights >= (1 - _MOST) * weights[-1]
-        is_less = is_enough & is_inside & (means * _LOOKED_AT <= inner) & (squares > 0)
+    limit = _EXPONENTS
+    square = inner = rest = np.nan
+    for number in range(_MOST_PASSES):
+        # Of rows below each power of two.
+        weights, squares, rows = np.cumsum(allreduce(group, _counted(shard, mean)), 1)
+        rest = float(squares[limit - 1] / weights[limit - 1])
+        outside = 1 - weights[limit - 1] / weights[-1]
+        is_one = rows[-1] - rows[limit - 1] <= 1
+        if number == 0:
+            square = inner = rest
+        elif outside <= _MOST * (1 + _SLACK) or is_one:
+            inner = rest
+        is_enough = weights >= (1 - _SEVERAL) * weights[-1]
+        is_less = is_enough[:limit] & _may_be_drowned(weights[:limit], squares[:limit])
         if not is_less.any():
             break
         # As few rows as possible are left out.
         limit = int(np.flatnonzero(is_less)[-1]) + 1
         mean = _mean_of_others(group, shard, mean, limit)
-    inner = inner if inner * _DROWNED <= square else square
-    return Distances(square, inner, float(mean @ mean))
+    inner, rest = (
+        each if each * _DROWNED <= square else square for each in (inner, rest)
+    )
+    return Distances(square, inner, rest, float(mean @ mean))
+
+
+def _may_be_drowned(weights: np.ndarray, squares: np.ndarray) -> np.ndarray:
+    """Whether rows up to each place may be near each other, beside those after it."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = squares / weights
+        # Rows in one place draw the mean of all by their part of their distance to it.
+        drawn = (weights[-1] - weights) * (squares[-1] - squares) / weights**2
+        return ((means - drawn) * _LOOKED_AT <= means[-1]) & (squares > 0)
 
 
 def far_rows_note(unit: float, of_most: float) -> str:
@@ -105,13 +122,14 @@ def far_rows_note(unit: float, of_most: float) -> str:
 
 
 def _counted(shard: Shard, mean: np.ndarray) -> np.ndarray:
-    """Weights, and weighted squares, of this rank's rows by powers of two."""
-    found = np.zeros((2, _EXPONENTS))
+    """Weights, weighted squares and numbers of this rank's rows by powers of two."""
+    found = np.zeros((3, _EXPONENTS))
     for block in shard.read():
         squares, weight = _squares(block.X, mean), block.weights()
         places = _places(squares)
         found[0] += np.bincount(places, weight, _EXPONENTS)
         found[1] += np.bincount(places, weight * squares, _EXPONENTS)
+        found[2] += np.bincount(places, weight > 0, _EXPONENTS)
     return found
 
 

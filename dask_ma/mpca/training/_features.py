@@ -20,8 +20,8 @@ _FAR = 5.0  # standard deviations
 _LARGE = 10.0  # a standard deviation
 _SMALL = 1.0  # a distance of rows from their mean, the root of the mean square
 _ROUNDING = 1e-13  # of the mean square of a feature: below it is no variance
-_FAR_OUT = 10.0  # times the distance of most rows
 _APART = 10.0  # times the standard deviation of another column of targets
+_HIDDEN = 0.01  # of a unit: rows this near to their mean are all alike in it
 _OFF = 3.0  # a standard deviation of targets, or the inverse of one
 
 
@@ -142,10 +142,11 @@ def agree_on_scaling(
     is_regression = target_variance is not None
     unit = _unit_of(mean, variance)
     # A few values of another size must not make a scale in which all others vanish.
-    of_most = _unit_of_most(group, shard, moments, unit)
-    if is_regression and of_most < unit and tell is not None:
-        tell(far_rows_note(unit, of_most))
+    of_most, of_rest = _units_of_most(group, shard, moments, unit)
+    told = unit if is_regression and of_most < unit else _HIDDEN * of_most
     unit = unit if is_regression else of_most
+    if of_rest < told and tell is not None:
+        tell(far_rows_note(unit, of_rest))
     with np.errstate(over="ignore", invalid="ignore"):
         is_wide = is_known & (variance > (_LARGE * unit) ** 2)
     inner = without_outliers(group, shard, mean, np.where(is_wide, variance, 0.0))
@@ -197,16 +198,19 @@ def _unit_of(mean: np.ndarray, variance: np.ndarray) -> float:
     return distance if doubt < known < _SMALL**2 else 1.0
 
 
-def _unit_of_most(
+def _units_of_most(
     group: Group, shard: Shard, moments: FeatureMoments, unit: float
-) -> float:
-    """The unit without few rows that are far out, if it is far smaller; collective."""
+) -> tuple[float, float]:
+    """The unit without few rows far out, and without some; a collective call."""
     if not moments.is_known.all():
-        return unit
-    square, inner, size = distances_of(group, shard, moments.mean)
-    is_certain = _ROUNDING * (inner + size) < inner < square
-    distance = float(np.sqrt(inner))
-    return distance if is_certain and distance * _FAR_OUT < unit else unit
+        return unit, unit
+    square, inner, rest, size = distances_of(group, shard, moments.mean)
+    most = min(square, _SMALL**2)
+    inner, rest = (
+        float(np.sqrt(each)) if _ROUNDING * (each + size) < each < most else unit
+        for each in (inner, rest)
+    )
+    return inner, min(inner, rest)
 
 
 def kept_scaling(shared: Mapping[str, Any]) -> Scaling | None:
