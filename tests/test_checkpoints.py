@@ -792,6 +792,19 @@ def test_errors_of_the_data_are_not_blamed_on_the_checkpoint(path, interrupted):
     assert not isinstance(caught.value, CheckpointError)
 
 
+def test_a_checkpoint_that_does_not_say_of_which_rows_it_is(path, left):
+    """It has not been damaged: another version has written it."""
+    left("MASGDClassifier", path)
+    with saving(path):
+        store = Store(str(path))
+        [(series, [*_, number])] = store.series().items()
+        edit_manifest(lambda m: m.update(version=2))(
+            store, series, number, path / series
+        )
+        with pytest.raises(CheckpointError, match="another version of dask_ma"):
+            FITS["MASGDClassifier"]()
+
+
 def test_an_old_checkpoint_is_refused(path):
     path.mkdir()
     (path / "round-00000003.json").write_text('{"version": 1}')

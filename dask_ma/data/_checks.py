@@ -129,8 +129,10 @@ def _check_columns_of_elements(X: Any, name: str) -> None:
     """Refuse a CSR with elements beside it; SciPy's own check would copy many."""
     used = X.indices[: X.indptr[-1]]
     # As numbers without a sign the negative ones are the largest: one pass tells both.
+    # Columns may be more than an index has numbers.
     largest = _as_unsigned(used).max(initial=0)
-    if used.size and largest >= X.shape[1]:
+    first_wrong = min(X.shape[1], 2 ** (8 * used.itemsize - 1))
+    if used.size and largest >= first_wrong:
         what = ">= 0" if used.min() < 0 else f"< {X.shape[1]}"
         raise _broken(name, f"indices must be {what}")
 

@@ -135,6 +135,14 @@ def test_a_fit_leaves_the_users_matrix_alone():
             np.testing.assert_array_equal(old, new)
 
 
+def test_negative_indices_beside_more_columns_than_their_type_has_numbers():
+    X = sparse.csr_array((2, 3 * 2**30))
+    X.indices, X.data = np.array([1, -(2**31)], dtype=np.int32), np.ones(2)
+    X.indptr = np.array([0, 1, 2])
+    with pytest.raises(ValueError, match="indices must be >= 0"):
+        check_sparse(X, "X")
+
+
 @pytest.mark.parametrize("form", ["csr", "csc", "bsr", "coo"])
 def test_indices_beyond_the_matrix(form):
     X = sparse.eye_array(4, format=form)

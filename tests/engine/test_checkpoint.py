@@ -525,7 +525,7 @@ TAMPERED = {
             "parameters": [[1], None],
             "name": [5, "SVC"],
             "sha256": [5],
-            "version": [1, 3],
+            "version": [1, 2, 4],
             "seed": [-1, None],
             "done": [1],
             "data": [[]],

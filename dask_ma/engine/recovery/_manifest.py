@@ -19,7 +19,7 @@ import numpy as np
 from dask_ma.exceptions import CheckpointError
 
 _FORMAT = "dask_ma checkpoint"
-_VERSION = 2
+_VERSION = 3  # since states say how many rows they are of
 _ARRAY, _OBJECTS, _FLOAT = "array", "objects", "float"  # what JSON cannot hold
 _NAMED = "named"  # a dict of the state's own, which is none of these
 _SCALARS = (bool, int, float, str, type(None))
