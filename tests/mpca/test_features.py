@@ -517,6 +517,17 @@ def test_a_regression_says_that_few_rows_make_its_unit(rows, n_ranks):
             fit((X, y), n_ranks=n_ranks, max_iter=2)
 
 
+def test_a_column_that_is_scaled_hides_no_others(rows):
+    """It is told of as a column, and not as rows whose unit would be another."""
+    X, y = rows[0] - SHIFT, rows[1]
+    X[7, 2] = 1e4
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit((0.1 * X, y), max_iter=2)
+    texts = [str(one.message) for one in caught]
+    assert [text[:8] for text in texts if "so far from" in text] == ["column 2"]
+
+
 def test_rows_that_are_too_many_to_leave_out(run_ranks):
     """Or those of which there are none others, or whose distance is rounding."""
     X = 1e-6 * np.random.default_rng(0).normal(size=(100, 2))

@@ -21,7 +21,7 @@ _LARGE = 10.0  # a standard deviation
 _SMALL = 1.0  # a distance of rows from their mean, the root of the mean square
 _ROUNDING = 1e-13  # of the mean square of a feature: below it is no variance
 _APART = 10.0  # times the standard deviation of another column of targets
-_HIDDEN = 0.01  # of a unit: rows this near to their mean are all alike in it
+_HIDDEN = 0.03  # of a unit: rows this near to their mean are all alike in it
 _OFF = 3.0  # a standard deviation of targets, or the inverse of one
 
 
@@ -143,9 +143,8 @@ def agree_on_scaling(
     unit = _unit_of(mean, variance)
     # A few values of another size must not make a scale in which all others vanish.
     of_most, of_rest = _units_of_most(group, shard, moments, unit)
-    told = unit if is_regression and of_most < unit else _HIDDEN * of_most
     unit = unit if is_regression else of_most
-    if of_rest < told and tell is not None:
+    if of_rest < _HIDDEN * unit and tell is not None:
         tell(far_rows_note(unit, of_rest))
     with np.errstate(over="ignore", invalid="ignore"):
         is_wide = is_known & (variance > (_LARGE * unit) ** 2)
