@@ -106,6 +106,24 @@ def test_others_become_the_same():
     assert not other.is_due
 
 
+def test_many_outputs_take_long():
+    """To make units of 400 outputs takes as long as some 20 products."""
+    place = {"has_intercept": True, "moments": None, "n_rows": 1000}
+    units = CoupledUnits(np.ones(20), 400, L2, **place)
+    units.note(10)
+    assert not units.state_dict()["is_long"]
+    units.note(50)
+    assert units.state_dict()["is_long"]
+
+
+def test_no_row_is_in_doubt():
+    units = make_units(has_intercept=True, knows=False)
+    found = FeaturesInDoubt(0 * FOUND.moments, FOUND.mean, 0.0)
+    assert units.meet(0.0, (found, 0 * COUPLINGS))
+    point = units.point_of(np.ones((N_FEATURES, N_OUTPUTS)), np.arange(4.0))
+    np.testing.assert_allclose(units.values_of(point)[1], np.arange(4.0))
+
+
 def test_a_step_leaves_the_mean_intercept():
     for knows in (True, False):
         units = make_units(has_intercept=True, knows=knows)
@@ -122,7 +140,7 @@ def on_ranks(run_ranks, make_shards, rows):
     weight = rows.weight / rows.weight.mean()
     W = np.random.default_rng(1).normal(size=(3, rows.X.shape[1]))
 
-    def run(function, shift=0.0, intercept=None):
+    def run(function, shift=0.0, intercept=None, W=W):
         shards = make_shards(2, rows.X + shift, rows.y, weight)
 
         def agent(group):
@@ -174,6 +192,31 @@ def test_sums_over_rows(on_ranks, has_intercept):
     seen = 0.5 + (np.linalg.solve(factor, ((X - mean) / scales).T) ** 2).sum(axis=0)
     expected = np.einsum("ikl,i->kl", blocks, weight * seen) / (own @ seen)
     np.testing.assert_allclose(outputs, expected, atol=1e-12)
+
+
+def test_rows_hardly_in_doubt(on_ranks):
+    """Rounding leaves nothing of ``1 - p`` where another class has 1e-40."""
+    run, X, p, weight = on_ranks
+    margins = 100.0 * np.arange(3)
+    n_features = X.shape[1]
+
+    def sums(group, place):
+        is_root = group.rank == 0
+        coupling = Coupling(*place, np.eye(3) if is_root else None)
+        lens = Lens(np.eye(n_features), np.zeros(n_features), np.ones(n_features), 1.0)
+        return coupling.features(), coupling.outputs(lens if is_root else None)
+
+    W = np.zeros((3, n_features))
+    (features, outputs), _ = run(sums, intercept=margins, W=W)
+    p = softmax(margins[np.newaxis])[0]
+    expected = (p[0] * p[1] + p[0] * p[2] + p[1] * p[2]) * 2 / 3 * weight.sum()
+    assert 0 < expected < 1e-40
+    assert features.weight == pytest.approx(expected, rel=1e-9, abs=0)
+    pulls = np.outer(p, p)
+    np.fill_diagonal(pulls, 0)
+    expected = np.diag(pulls.sum(axis=0)) - pulls
+    # By the mean over outputs of what they are given for.
+    np.testing.assert_allclose(outputs, expected * 3 / np.trace(expected), rtol=1e-9)
 
 
 @pytest.mark.parametrize("shift", [0.0, 5.0, 1e6])

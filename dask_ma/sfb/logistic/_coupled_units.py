@@ -16,7 +16,7 @@ from dask_ma.sfb.model._matrix import ParameterMatrix
 # are inverted, and the least one, since nothing changes where all outputs do.
 _DAMPING, _LEAST = 1e-3, 1e-3
 # What sums over the rows, and what is made of them, take in products: by features for
-# an output, and by the features for a row.
+# an output, and by the features for a row; and the same the other way round.
 _SUMS, _FACTORS = 0.3, 1.5
 # What steps leave of a gradient: few products come far, and the last ones are worth
 # less than a step.
@@ -52,7 +52,10 @@ class CoupledUnits(UncorrelatedUnits):
         n_rows: int,
     ) -> None:
         n_features = len(scales)
-        self._least = n_features * (_SUMS + _FACTORS * n_features / n_rows) / n_outputs
+        sizes = (n_features, n_outputs), (n_outputs, n_features)
+        self._least = sum(
+            size / other * (_SUMS + _FACTORS * size / n_rows) for size, other in sizes
+        )
         # Whether the last step was, and whether there are couplings; on all ranks.
         self._is_long = self._knows = False
         self._couplings: np.ndarray | None = None  # on rank 0, once they are known
@@ -113,7 +116,8 @@ class CoupledUnits(UncorrelatedUnits):
         if isinstance(moments, tuple):
             found, self._couplings = moments
             # As for second moments, in parts of the mean second derivative.
-            self._mean, self._weight = found.mean, found.weight / max(curvature, _TINY)
+            self._mean = found.mean
+            self._weight = max(found.weight, _TINY) / max(curvature, _TINY)
             moments = found.moments
         elif moments is not None:
             self._couplings = None

@@ -135,11 +135,14 @@ class Coupling:
             if weight is not None:
                 part *= weight
             total -= (p * part[:, np.newaxis]).T @ p
-            total[np.diag_indices(n_outputs)] += part @ p
         found = reduce(self._group, [total, dimension])
         if found is None:
             return None
         total, (seen_in_all,) = found
+        # Nothing changes where all outputs do. Of ``p (1 - p)`` rounding leaves nothing
+        # where rows are hardly in doubt.
+        np.fill_diagonal(total, 0)
+        np.fill_diagonal(total, -total.sum(axis=1))
         return np.asarray(total / max(float(seen_in_all), _TINY))
 
     def _rows(
@@ -147,13 +150,13 @@ class Coupling:
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]]:
         """Rows of this rank, their probabilities, doubts and weights."""
         inverse, n_outputs = self._inverse, self._matrix.shape[0]
+        # By pairs of outputs, so that rounding leaves what rows hardly in doubt have.
+        apart = np.diag(inverse) + np.diag(inverse)[:, np.newaxis] - 2 * inverse
         for _, batch in row_batches(self._problem.shard, n_outputs):
             X, weight = self._totals.centred(batch.X), batch.sample_weight
             p = softmax(self._matrix.product(X)).astype(np.float64)
-            own = p @ np.diag(inverse)
-            own -= np.einsum("ij,ij->i", p @ inverse, p)
-            np.maximum(own, 0, out=own)  # but for rounding it is
-            own /= n_outputs
+            own = np.einsum("ij,ij->i", p @ apart, p)
+            own /= 2 * n_outputs
             if weight is not None:
                 weight = weight.astype(np.float64)
                 own *= weight
