@@ -9,8 +9,10 @@ from dask_ma.kernels import softmax
 from dask_ma.sfb.logistic import _coupled_units, _refine, _truncated
 from dask_ma.sfb.logistic._coupled_units import CoupledUnits
 from dask_ma.sfb.logistic._coupling import Coupling, FeaturesInDoubt, Lens
-from dask_ma.sfb.logistic._curvature import Curvature, near_centre
+from dask_ma.sfb.logistic._curvature import add_product, near_centre, values_of
+from dask_ma.sfb.logistic._fit import Fit
 from dask_ma.sfb.logistic._memory_state import agreed
+from dask_ma.sfb.logistic._objective import Objective
 from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._totals import add_up
 from dask_ma.sfb.model._matrix import ParameterMatrix
@@ -220,15 +222,20 @@ def test_rows_hardly_in_doubt(on_ranks):
 
 
 @pytest.mark.parametrize("shift", [0.0, 5.0, 1e6])
-def test_products_of_rows_as_they_are(on_ranks, monkeypatch, shift):
+def test_products_of_rows_as_they_are(on_ranks, shift):
     """Centred ones give the same; far from zero no others are taken."""
     run, X, p, weight = on_ranks
     values, intercept = RNG.normal(size=(X.shape[1], 3)), RNG.normal(size=3)
 
     def product(group, place):
-        centre = near_centre(place[1], np.float64)
+        problem, totals, _, matrix = place
+        centre = near_centre(totals, np.float64)
         assert (centre is None) == (shift > 1e5)
-        return Curvature(*place, centre).product(values, intercept)
+        params = {"fit_intercept": True, "totals": totals, "group": group}
+        curvature = Objective(problem, Penalty(0.0, 0.1), **params).curvature(matrix)
+        if centre is not None:
+            curvature._totals = None  # which would centre rows
+        return curvature.product(values, intercept)
 
     (total, slopes), _ = run(product, shift)
     change = X @ values + intercept
@@ -236,6 +243,18 @@ def test_products_of_rows_as_they_are(on_ranks, monkeypatch, shift):
     change *= weight[:, np.newaxis]
     np.testing.assert_allclose(total, X.T @ change, atol=1e-8)
     np.testing.assert_allclose(slopes, change.sum(axis=0), atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_columns_lie_as_blas_is_quick_with(dtype):
+    """One after the other in double precision, row by row in single."""
+    X, values = RNG.normal(size=(8, 5)).astype(dtype), np.ones((5, 3), dtype=dtype)
+    found = values_of(X, values)
+    np.testing.assert_allclose(found, X @ values, rtol=1e-5)
+    assert found.flags.f_contiguous == (dtype == np.float64)
+    total = np.zeros((5, 3))
+    add_product(total, X, found)
+    np.testing.assert_allclose(total, X.T @ found, rtol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -290,7 +309,10 @@ def test_a_step_from_where_passes_have_led_is_not_long(alike, monkeypatch, produ
 
 @pytest.mark.parametrize("n_left", [1, 4])
 def test_a_resumed_fit(alike, interrupted, tmp_path, monkeypatch, n_left):
-    """It has the same units, and its first step is as long as ever."""
+    """It has the same units, and its first step is as long as ever.
+
+    Also where a rank has lost its state.
+    """
     monkeypatch.setattr(_truncated, "_MOST_AT_FIRST", 4)
     whole = fit(alike, n_ranks=2)
     with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
@@ -302,6 +324,12 @@ def test_a_resumed_fit(alike, interrupted, tmp_path, monkeypatch, n_left):
             original(self, kept)
             known.append(self._knows)
 
+        def go_on(self, state):
+            is_lost = n_left == 4 and self.context.group.rank == 1
+            resume(self, state._replace(own=None) if is_lost else state)
+
+        resume = Fit.load_state_dict
+        monkeypatch.setattr(Fit, "load_state_dict", go_on)
         monkeypatch.setattr(CoupledUnits, "load_state_dict", load)
         resumed = fit(alike, n_ranks=2)
     assert known == [True, True]

@@ -115,8 +115,18 @@ def add_product(total: np.ndarray, X: Any, change: np.ndarray) -> None:
         total += X.T @ change
 
 
-def _values_of(X: Any, values: np.ndarray) -> np.ndarray:
-    """Linear functions of rows, of shape (n_rows, n_outputs)."""
+def values_of(X: Any, values: np.ndarray) -> np.ndarray:
+    """Linear functions of rows.
+
+    Parameters
+    ----------
+    X : ndarray or CSR of shape (n_rows, n_features)
+    values : ndarray of shape (n_features, n_outputs)
+
+    Returns
+    -------
+    found : ndarray of shape (n_rows, n_outputs)
+    """
     if _is_double(X, values):
         return np.asarray((np.ascontiguousarray(values.T) @ X.T).T)
     return np.asarray(X @ values)
@@ -224,7 +234,7 @@ class Curvature:
                 p = self._kept[number]
             else:
                 p = self._probabilities(self._totals.centred(batch.X))
-            change = _values_of(X, values)
+            change = values_of(X, values)
             change += shift
             if change.shape[1] > 1:
                 change -= np.einsum("ij,ij->i", p, change)[:, np.newaxis]
