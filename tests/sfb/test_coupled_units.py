@@ -6,10 +6,15 @@ import pytest
 
 from dask_ma import SFBLogisticRegression
 from dask_ma.kernels import softmax
-from dask_ma.sfb.logistic import _coupled_units, _refine, _truncated
+from dask_ma.sfb.logistic import _coupled_units, _curvature, _refine, _truncated
 from dask_ma.sfb.logistic._coupled_units import CoupledUnits
 from dask_ma.sfb.logistic._coupling import Coupling, FeaturesInDoubt, Lens
-from dask_ma.sfb.logistic._curvature import add_product, near_centre, values_of
+from dask_ma.sfb.logistic._curvature import (
+    Curvature,
+    add_product,
+    near_centre,
+    values_of,
+)
 from dask_ma.sfb.logistic._fit import Fit
 from dask_ma.sfb.logistic._memory_state import agreed
 from dask_ma.sfb.logistic._objective import Objective
@@ -142,8 +147,9 @@ def on_ranks(run_ranks, make_shards, rows):
     weight = rows.weight / rows.weight.mean()
     W = np.random.default_rng(1).normal(size=(3, rows.X.shape[1]))
 
-    def run(function, shift=0.0, intercept=None, W=W):
-        shards = make_shards(2, rows.X + shift, rows.y, weight)
+    def run(function, shift=0.0, intercept=None, W=W, dtype=np.float64):
+        X = (rows.X + shift).astype(dtype)
+        shards = make_shards(2, X, rows.y, weight)
 
         def agent(group):
             problem = Problem(
@@ -243,6 +249,29 @@ def test_products_of_rows_as_they_are(on_ranks, shift):
     change *= weight[:, np.newaxis]
     np.testing.assert_allclose(total, X.T @ change, atol=1e-8)
     np.testing.assert_allclose(slopes, change.sum(axis=0), atol=1e-8)
+
+
+def test_rows_in_single_precision_are_converted_once(on_ranks, monkeypatch):
+    """For both products, where steps are in double precision."""
+    run, X, p, weight = on_ranks
+    values, dtypes = RNG.normal(size=(X.shape[1], 3)), []
+
+    def add(total, rows, change):
+        dtypes.append(rows.dtype)
+        add_product(total, rows, change)
+
+    monkeypatch.setattr(_curvature, "add_product", add)
+
+    def product(group, place):
+        centre = place[1].centre  # rows are as they are
+        return Curvature(*place, centre).product(values, np.zeros(3))
+
+    (total, _), _ = run(product, dtype=np.float32)
+    assert set(dtypes) == {np.dtype(np.float64)}
+    change = X @ values
+    change = p * (change - (p * change).sum(axis=1, keepdims=True))
+    expected = X.T @ (change * weight[:, np.newaxis])
+    np.testing.assert_allclose(total, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

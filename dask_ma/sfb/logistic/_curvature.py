@@ -229,6 +229,9 @@ class Curvature:
         batches = row_batches(self._problem.shard, self._problem.n_problems)
         for number, (_, batch) in enumerate(batches):
             X = batch.X if self._centre is not None else self._totals.centred(batch.X)
+            if not sparse.issparse(X):
+                # Rows in single precision are converted once for both products.
+                X = X.astype(values.dtype, copy=False)
             is_kept = number < len(self._kept)
             if is_kept:
                 p = self._kept[number]
