@@ -111,6 +111,10 @@ def test_others_become_the_same():
     assert other.is_due
     other.note(0)
     assert not other.is_due
+    # Somewhere else, outputs do not change together as they did.
+    units.renew()
+    assert units.is_due
+    assert not units.state_dict()["is_long"]
 
 
 def test_many_outputs_take_long():
@@ -328,6 +332,21 @@ def test_pairs_of_classes(alike, monkeypatch, products, n_ranks):
     other = fit(alike, n_ranks=n_ranks).history_[-1]
     assert last["objective"] == pytest.approx(other["objective"], rel=1e-3)
     assert 0 < n_now < 0.7 * (sum(products) - n_now)
+
+
+def test_rows_stay_as_they_are(alike, monkeypatch):
+    """Without an intercept they are not centred, and sums are of copies."""
+    found, original = [], Coupling.outputs
+
+    def outputs(self, lens):
+        found.append(original(self, lens))
+        return found[-1]
+
+    monkeypatch.setattr(Coupling, "outputs", outputs)
+    before = alike[0].copy()
+    fit(alike, fit_intercept=False, tol=0.1)
+    assert found
+    np.testing.assert_array_equal(alike[0], before)
 
 
 def test_a_step_from_where_passes_have_led_is_not_long(alike, monkeypatch, products):
