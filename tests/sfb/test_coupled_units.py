@@ -334,6 +334,24 @@ def test_pairs_of_classes(alike, monkeypatch, products, n_ranks):
     assert 0 < n_now < 0.7 * (sum(products) - n_now)
 
 
+def test_single_precision_is_left(alike, monkeypatch):
+    """Where steps take many products, what rounding leaves of them is too little."""
+    steps, original = [], _refine.Refinement._solve
+
+    def solve(self, solver, face=None):
+        if self._group.rank == 0:
+            steps.append((self._units.wants_double, self._trial.dtype))
+        return original(self, solver, face)
+
+    monkeypatch.setattr(_refine.Refinement, "_solve", solve)
+    monkeypatch.setattr(_coupled_units, "_SUMS", 0.0)  # soon, while steps are large
+    monkeypatch.setattr(_coupled_units, "_FACTORS", 0.0)
+    model = fit((alike[0].astype(np.float32), alike[1]), tol=0.1)
+    assert model.coef_.dtype == np.float32
+    assert steps.count((True, np.float32)) == 1  # the step in which they are found
+    assert steps.count((True, np.float64)) > 1
+
+
 def test_rows_stay_as_they_are(alike, monkeypatch):
     """Without an intercept they are not centred, and sums are of copies."""
     found, original = [], Coupling.outputs

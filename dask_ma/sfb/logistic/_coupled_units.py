@@ -65,6 +65,12 @@ class CoupledUnits(UncorrelatedUnits):
         )
 
     @property
+    def wants_double(self) -> bool:  # type: ignore[override]
+        """Whether rounding in single precision would be in the way."""
+        # Products that many are needed of are of directions that hardly change losses.
+        return self._knows
+
+    @property
     def left(self) -> float:  # type: ignore[override]
         """Share of a gradient that is left by a step."""
         return _LEFT if self._knows else super().left

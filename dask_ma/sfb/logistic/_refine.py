@@ -9,8 +9,8 @@ by Newton's step among the points of the same signs, and else with limited-memor
 Rank 0 finds the steps; a step, and each product that it takes, sends a matrix from each
 rank to it, and one back.
 
-Where single precision has nothing to gain, steps go on in double precision, on a matrix
-of their own.
+Where single precision has nothing to gain, or too much to round, steps go on in double
+precision, on a matrix of their own.
 """
 
 from __future__ import annotations
@@ -159,7 +159,8 @@ class Refinement:
                 self._model.forget()
             if self._may_begin_anew:
                 self._begin_anew()
-            if self.is_stuck and self._trial.dtype != np.float64:
+            is_rough = self.is_stuck or self._units.wants_double
+            if is_rough and self._trial.dtype != np.float64:
                 self._sharpen()
             elif self.is_stuck and np.isfinite(self.now.bound):
                 self._certify(plan, hessian)
@@ -195,8 +196,7 @@ class Refinement:
 
     def _begin_anew(self) -> None:
         """Go on from zero if steps are short and that leads lower; collective."""
-        # Passes may have come to large weights, with rows far on the wrong side, which
-        # have next to no second derivatives. At zero all rows have theirs.
+        # At large weights, rows may have next to no second derivatives, unlike at zero.
         if not broadcast(self._group, 0 < self._share < _SHORT):
             return
         self._may_begin_anew = False  # once is enough
@@ -324,9 +324,9 @@ class Refinement:
             point, gradient = self._place
             gradient = gradient + self._l2 * point  # what units have not in them
             curvature = None if self._is_uncorrelated else self.now.curvature
-            is_first, self._is_first = self._is_first, False
-            place = gradient, self._l2, curvature
-            solver = truncated_newton(*place, left=self._units.left, is_first=is_first)
+            place, left = (gradient, self._l2, curvature), self._units.left
+            solver = truncated_newton(*place, left=left, is_first=self._is_first)
+            self._is_first = False
         found = self._solve(solver)
         self._units.note(self._n_products)
         return found

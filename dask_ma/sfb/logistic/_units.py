@@ -66,6 +66,7 @@ class Units:
         self.l2 = np.append(l2 / repeated**2, np.zeros(n_intercepts))
 
     is_due = False  # whether other second moments would do better
+    wants_double = False  # whether rounding in single precision would be in the way
     left = 0.1  # of a gradient, after a step by conjugate gradients
 
     def meet(self, curvature: float, moments: np.ndarray | None = None) -> bool:
