@@ -83,7 +83,10 @@ def test_few_passes_are_enough(
     assert model.history_[-1]["objective"] == pytest.approx(found, rel=1e-3, abs=1e-12)
     assert model.dual_gap_ <= 1e-3 * found
     # The peer needs units in which it comes near the optimum at all.
-    least = best(X, y, alpha, weight, fit_intercept=fit_intercept) if alpha > 1 else 1
+    unit, least = X.std() * np.sqrt(X.shape[1]), 1.0
+    if alpha > 1:
+        params = {"fit_intercept": fit_intercept}
+        least = best(X / unit, y, alpha / unit**2, weight, **params)
     assert found <= 1.001 * least
     if alpha > 1e3:
         assert found >= least - model.dual_gap_ - 1e-6 * least
