@@ -3,6 +3,7 @@
 import dask
 import numpy as np
 import pytest
+from traced import traced
 
 from dask_ma import SFBLogisticRegression
 from dask_ma.kernels import softmax
@@ -125,6 +126,18 @@ def test_many_outputs_take_long():
     assert not units.state_dict()["is_long"]
     units.note(50)
     assert units.state_dict()["is_long"]
+
+
+def test_memory_of_units():
+    """Moments, their factor, directions, and two more to find these from."""
+    moments = np.eye(200)
+    place = {"has_intercept": True, "moments": moments, "n_rows": 1000}
+    found = FeaturesInDoubt(moments, np.zeros(200), 0.1)
+    with traced() as memory:
+        units = CoupledUnits(np.ones(200), N_OUTPUTS, L2, **place)
+        for _ in range(2):
+            units.meet(0.1, (found, COUPLINGS))
+    assert memory.peak < 5.8 * moments.nbytes
 
 
 def test_no_row_is_in_doubt():

@@ -215,9 +215,10 @@ class CoupledUnits(UncorrelatedUnits):
         # Where features with the penalty are the identity, the penalty is the rest of
         # it: both are diagonal in what the features have as directions.
         factor = self._factor
+        self._basis = factor[:0]  # none meanwhile, which is as large
         system = linalg.solve_triangular(factor, share * self._moments, lower=True)
         system = linalg.solve_triangular(factor, system.T, lower=True)
-        parts, directions = linalg.eigh(system, driver="evd")
+        parts, directions = linalg.eigh(system, driver="evd", overwrite_a=True)
         levels, self._turn = linalg.eigh(self._couplings)
         levels = np.maximum(levels, _LEAST * (levels[-1] or 1.0))
         parts = np.clip(parts, 0, 1)[:, np.newaxis]
