@@ -283,3 +283,27 @@ def regrouped(monkeypatch, inproc_client):
             return estimator.fit(*rows)
 
     return fit
+
+
+@pytest.fixture
+def check_gradient():
+    """Compare gradients in some units with differences of a loss and the penalty."""
+
+    def check(units, shape, l2, tol=1e-6):
+        rng = np.random.default_rng(7)
+        slopes, curvature, values = rng.normal(size=(3, *shape))
+        drift = rng.normal(size=shape[1])
+
+        def objective(point):
+            values, intercept = units.values_of(point)
+            loss = (slopes * values + curvature * values**2).sum() + drift @ intercept
+            return loss + l2 / 2 * (values**2).sum()
+
+        point = units.point_of(values, np.ones(shape[1]))
+        gradient = slopes + 2 * curvature * values
+        found = units.gradient_of(gradient, drift, values) + units.l2 * point
+        steps = 1e-5 * np.eye(len(point))
+        expected = [(objective(point + s) - objective(point - s)) / 2e-5 for s in steps]
+        np.testing.assert_allclose(found, expected, rtol=tol, atol=tol)
+
+    return check

@@ -59,23 +59,9 @@ def test_there_and_back(has_intercept):
     np.testing.assert_allclose(found[1], expected, atol=1e-10)
 
 
-def test_gradient_by_differences():
+def test_gradient_by_differences(check_gradient):
     units = make_units(has_intercept=True)
-    slopes, curvature = RNG.normal(size=(2, N_FEATURES, N_OUTPUTS))
-    drift = RNG.normal(size=N_OUTPUTS)
-
-    def objective(point):
-        values, intercept = units.values_of(point)
-        loss = (slopes * values + curvature * values**2).sum() + drift @ intercept
-        return loss + L2 / 2 * (values**2).sum()
-
-    values = RNG.normal(size=(N_FEATURES, N_OUTPUTS))
-    point = units.point_of(values, np.ones(N_OUTPUTS))
-    gradient = slopes + 2 * curvature * values
-    found = units.gradient_of(gradient, drift, values) + units.l2 * point
-    steps = 1e-5 * np.eye(len(point))
-    expected = [(objective(point + s) - objective(point - s)) / 2e-5 for s in steps]
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    check_gradient(units, (N_FEATURES, N_OUTPUTS), L2, tol=1e-5)
 
 
 @pytest.mark.parametrize("curvature", [0.01, 1e-4])

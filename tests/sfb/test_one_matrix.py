@@ -170,7 +170,7 @@ def test_memory_of_dense_rows():
 
 def test_sums_of_classes_of_dense_rows_are_not_kept(monkeypatch):
     """They would be one more matrix of the process."""
-    n_classes, n_features = 500, 4000
+    n_classes, n_features = 500, 8000
     for module in (_class_sums, _dual_model):
         for name in {"_PART_BYTES", "_CHUNK"} & set(vars(module)):
             monkeypatch.setattr(module, name, 2**15)

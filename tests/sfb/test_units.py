@@ -48,24 +48,8 @@ def test_there_and_back(kind, has_intercept):
 
 
 @pytest.mark.parametrize("kind", [Units, UncorrelatedUnits])
-def test_gradient_by_differences(kind):
-    """With the penalty, which is in the gradient or besides."""
-    units = make_units(kind, has_intercept=True)
-    slopes, curvature = RNG.normal(size=(2, N_FEATURES, N_OUTPUTS))
-    drift = RNG.normal(size=N_OUTPUTS)
-
-    def objective(point):
-        values, intercept = units.values_of(point)
-        loss = (slopes * values + curvature * values**2).sum() + drift @ intercept
-        return loss + L2 / 2 * (values**2).sum()
-
-    values = RNG.normal(size=(N_FEATURES, N_OUTPUTS))
-    point = units.point_of(values, np.ones(N_OUTPUTS))
-    gradient = slopes + 2 * curvature * values
-    found = units.gradient_of(gradient, drift, values) + units.l2 * point
-    steps = 1e-5 * np.eye(len(point))
-    expected = [(objective(point + s) - objective(point - s)) / 2e-5 for s in steps]
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+def test_gradient_by_differences(kind, check_gradient):
+    check_gradient(make_units(kind, has_intercept=True), (N_FEATURES, N_OUTPUTS), L2)
 
 
 def test_second_moments_with_the_penalty_are_the_identity():
