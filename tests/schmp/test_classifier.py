@@ -202,6 +202,20 @@ def test_warm_start(wide, target, layout):
     assert model.n_iter_ == 1
 
 
+@every_target
+def test_warm_start_for_fewer_rows(wide, target):
+    """Ranks of one process do not all move the intercepts that it begins with."""
+    X, y = wide["X"], wide[target]
+    params = {"alpha": 1e-2, "tol": 1e-9, "n_ranks": 3}
+    model = SchMPLogisticRegression(**params, warm_start=True).fit(X[:20], y[:20])
+    before = model.intercept_
+    kept = before.copy()
+    expected = SchMPLogisticRegression(**params).fit(X[10:], y[10:])
+    model.fit(X[10:], y[10:])
+    np.testing.assert_allclose(model.intercept_, expected.intercept_, atol=1e-4)
+    np.testing.assert_array_equal(before, kept)
+
+
 def test_warm_start_with_other_classes(wide):
     model = SchMPLogisticRegression(ALPHA, warm_start=True).fit(wide["X"], wide["two"])
     with pytest.raises(ValueError, match="same classes as in the previous call"):

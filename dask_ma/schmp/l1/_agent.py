@@ -248,13 +248,12 @@ def make_solver(
         state = None if kept is None else kept.shared
         return Descent(context, objective, params, log, state)
     model = Sparse.empty(objective.n_outputs)
-    if kept is not None:
+    begun = params.start if kept is None else kept.shared
+    if begun is not None:
         names = ("coordinates", "coef", "intercept")
-        # What was kept must not be changed.
-        model = Sparse(**{name: kept.shared[name].copy() for name in names})
-    elif params.start is not None:
-        model = Sparse(**params.start)
-        if objective.centers:
+        # It must not be changed: ranks of one process have the same arrays.
+        model = Sparse(**{name: begun[name].copy() for name in names})
+        if kept is None and objective.centers:
             model.intercept = np.zeros(1)
     return WorkingSets(objective, model, log)
 
