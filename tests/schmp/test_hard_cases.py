@@ -374,3 +374,17 @@ def test_advice_depends_on_the_schedule(schedule, monkeypatch):
     with np.errstate(all="ignore"), pytest.raises(ValueError, match=words) as error:
         model.fit(X, X[:, 0] * 1e200)
     assert ("working_set" in str(error.value)) == (schedule == "random")
+
+
+@pytest.mark.parametrize("n_ranks", [1, 31])  # some of the latter have no rows
+def test_rows_far_on_the_wrong_side(n_ranks):
+    """Their second derivatives are nearly 0, and the first step ends beyond exp(80)."""
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(30, 5))
+    y = X[:, 0] > 0
+    params = {"tol": 1e-6, "max_iter": 30, "n_ranks": n_ranks}
+    model = SchMPLogisticRegression(1e-3, warm_start=True, **params).fit(X, y)
+    model.coef_ *= 100 / np.abs(model.decision_function(X)).max()
+    model.fit(X, ~y)
+    assert model.dual_gap_ <= 1e-6 * np.log(2)
+    assert model.score(X, ~y) == 1

@@ -56,7 +56,8 @@ _ROOM = 32  # proposals of a rank, beyond what is its share
 _ROUNDING = 1e-13
 _SETTLED = 1e-15  # of the null objective: a Newton step that gains less is the last
 _N_LENGTHS = 8  # that a line search tries at once, each half of the one before
-_SHORTEST = 2.0**-40  # length
+# Of any margin, by the shortest step that it tries; and that step beside the whole.
+_LEAST_CHANGE, _SHORTEST = 2.0**-40, 2.0**-1000
 
 
 class _Found(NamedTuple):
@@ -409,7 +410,10 @@ class WorkingSets(Solver):
         here, whole, half = self._values_along(inside, change, margins, lengths[:2])
         if whole <= min(here, half) + _ROUNDING * abs(here):
             return 1.0
-        while lengths[0] >= _SHORTEST:
+        # A row that is wrong by a margin of 80 sends a step off by exp(80).
+        own = np.array(np.abs(margins).max(initial=0.0))
+        farthest = max(1.0, float(allreduce(self._group, own, "max")))
+        while lengths[0] >= max(_LEAST_CHANGE / farthest, _SHORTEST):
             values = self._values_along(inside, change, margins, lengths)
             if best := int(np.argmin(values)):
                 return float(lengths[best - 1])
