@@ -263,3 +263,15 @@ def test_second_derivatives_by_many_intercepts_are_used_again(monkeypatch):
         np.abs(fit.predict_proba(X).mean(axis=0) - np.bincount(y) / 150).max() < 1e-12
     )
     assert 0 < counts[True] < counts[False]
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_hessians_end_what_products_do_not(monkeypatch, n_ranks):
+    """Gradients of counts in large units stay too large for a small gap."""
+    monkeypatch.setattr(_product_steps, "_FEWEST", 0)
+    rng = np.random.default_rng([1, 60, 3])
+    X = sparse.random_array((60, 80), density=0.1, rng=rng)
+    X = sparse.csr_array(X.multiply(100 ** rng.random(80)))
+    y = rng.integers(0, 3, 60)
+    fit = SchMPLogisticRegression(1e-4, tol=1e-8, max_iter=40, n_ranks=n_ranks)
+    assert fit.fit(X, y).dual_gap_ <= 1e-8 * np.log(3)

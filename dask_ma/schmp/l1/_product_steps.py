@@ -23,6 +23,9 @@ _MOST_STORED, _FEW_STORED = 2, 2**22
 # Of the null objective: after a step that gains no more, second derivatives are about
 # what they were; and the new coefficients, of all, that may come in without theirs.
 _NEAR, _MOST_NEW = 0.01, 0.1
+# Of the null objective: a step that gains no more, where the gap is too large yet. What
+# is left of it then are gradients that conjugate gradients do not make small enough.
+_SPENT = 1e-10
 
 
 class Step(NamedTuple):
@@ -64,11 +67,13 @@ class ProductSteps:
         self._known = self._coordinates  # what the blocks are of
         self._blocks: Blocks | None = None  # on rank 0
         self._is_near = False  # since they were found
+        self._spent: np.ndarray | None = None  # for which products lead no further
 
     def serve(self, coordinates: np.ndarray) -> bool:
         """Whether steps for some coefficients are made here; a collective call."""
         objective = self._objective
         is_small = len(coordinates) < _FEWEST
+        is_small = is_small or self._is_spent(coordinates)
         if is_small or objective.loss.is_quadratic or not objective.penalty.l1.all():
             self._is_near = False  # other steps come between
             return False
@@ -122,12 +127,21 @@ class ProductSteps:
                     asked = _sent(asking, product)
         is_small = asked <= _NEAR * objective.null
         self._is_near = is_small and (self._is_near or not is_kept)
+        if asked <= _SPENT * objective.null:
+            self._spent = self._coordinates
         if search is None or found is None:
             return None
         change = np.zeros(len(coef))
         change[self._order] = search.coef - coef[self._order]
         payloads = [] if payload is None else found[1]
         return Step(change, search.shift, search.gain, payloads)
+
+    def _is_spent(self, coordinates: np.ndarray) -> bool:
+        """Whether products led no further for about these."""
+        if self._spent is None:
+            return False
+        n_new = np.count_nonzero(~is_among(coordinates, self._spent))
+        return bool(n_new <= _MOST_NEW * len(coordinates))
 
     def _keeps_blocks(self) -> bool:
         """Whether blocks of a step before will do; the same on all ranks."""
