@@ -275,3 +275,30 @@ def test_hessians_end_what_products_do_not(monkeypatch, n_ranks):
     y = rng.integers(0, 3, 60)
     fit = SchMPLogisticRegression(1e-4, tol=1e-8, max_iter=40, n_ranks=n_ranks)
     assert fit.fit(X, y).dual_gap_ <= 1e-8 * np.log(3)
+
+
+def test_conjugate_gradients_end_after_some_products():
+    """Which signs are right is seen before such a system is solved."""
+    m = 60
+    bent = np.logspace(0, 8, m)
+    blocks = Blocks(np.ones(m), np.zeros(m), np.ones(m), np.arange(m), has_shift=False)
+    l1, no = np.ones(m), np.zeros(m)
+    slopes = np.append(-l1, no)
+    model = Model(blocks, slopes, l1, np.arange(m), l1, no, False, null=1.0)
+    is_free = np.append(l1, no) > 0
+    asking = Search(model)._conjugate(-slopes, is_free, lambda right: right)
+    direction, n_products = next(asking), 1
+    with pytest.raises(StopIteration):
+        while n_products < 100:
+            direction = asking.send(np.append(bent, no) * direction)
+            n_products += 1
+    assert n_products <= 15
+
+
+def test_intercepts_of_very_uneven_classes():
+    """Second derivatives of the start would lead there too slowly."""
+    y = np.repeat(np.arange(5), [3000, 300, 30, 3, 1])
+    X = sparse.csr_array(np.ones((len(y), 1)))
+    fit = SchMPLogisticRegression(10.0, n_ranks=1)
+    fit.fit(X, y)
+    np.testing.assert_allclose(fit.predict_proba(X[:1])[0], np.bincount(y) / len(y))
