@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -20,28 +19,24 @@ from dask_ma.engine import (
     Snapshot,
     State,
     Work,
-    as_text,
     check_counts,
-    describe_program,
     fit_rounds,
     run_program_job,
+)
+from dask_ma.sfb._arguments import (
+    check_model,
+    check_tol,
+    describe_run,
+    exchange_for,
+    n_targets_of,
+    tuples_of,
 )
 from dask_ma.sfb._divergence import DivergenceCheck, check_matrix
 from dask_ma.sfb._engine import BroadcastEngine
 from dask_ma.sfb._start import Start, arrays_of, matrix_type, rebuilt_sums
-from dask_ma.sfb.exchange._settings import (
-    COMMUNICATION,
-    Exchange,
-    RunSettings,
-    check_exact,
-)
+from dask_ma.sfb.exchange._settings import Exchange, RunSettings
 from dask_ma.sfb.model._model import FactorModel, view_of
-from dask_ma.sfb.model._pairs import (
-    PairSource,
-    Tuples,
-    check_tuples,
-    known_length,
-)
+from dask_ma.sfb.model._pairs import PairSource, Tuples
 from dask_ma.sfb.model._source import RowSource, Source
 from dask_ma.supervised import StopRule
 
@@ -210,44 +205,32 @@ def run(
            [2., 0.],
            [0., 0.]], dtype=float32)
     """
-    if not isinstance(model, FactorModel):
-        raise TypeError(
-            "model must be an object of a subclass of dask_ma.sfb.FactorModel, got "
-            f"{model!r}"
-        )
+    check_model(model)
     check_counts(
         n_passes=n_passes,
         batch_size=batch_size,
         n_ranks=1 if n_ranks is None else n_ranks,
     )
     check_tol(tol)
-    exchange = COMMUNICATION.as_object(communication)
-    exchange.check()
-    if view_of(model) is not None:
-        _check_dual(model, exchange)
     settings = RunSettings(
-        exchange=exchange,
+        exchange=exchange_for(model, communication),
         batch_size=batch_size,
         shuffle=shuffle,
         dtype=matrix_type(dtype, model),
         has_dtype=True,
     )
-    tuples = _tuples(pairs, pair_labels, X, y, sample_weight)
-    targets = 0 if y is None else _n_targets(y)
+    tuples = tuples_of(pairs, pair_labels, X, y, sample_weight)
+    targets = 0 if y is None else n_targets_of(y)
     params = RunParams(
         cloudpickle.dumps(model), settings, n_passes, tol, targets, tuples
     )
-    described = describe_model(model, settings)
-    if tuples is not None:
-        described["pairs"] = as_text(tuples.rows)
-        described["pair_labels"] = as_text(tuples.labels)
     result: ModelResult = run_program_job(
         run_model,
         params,
         (X, y, sample_weight),
         identity=Identity(
             type(model).__name__,
-            described,
+            describe_run(model, settings, tuples),
             {"n_passes": int(n_passes), "tol": None if tol is None else float(tol)},
             prolongs="n_passes",
         ),
@@ -434,68 +417,3 @@ class Passes(Method):
             self._source,
         )
         self._watch = DivergenceCheck(_ADVICE + self.engine.cure)
-
-
-def _n_targets(y: Any) -> int | None:
-    """Columns of targets; None for one dimension, or one column."""
-    shape = y.shape if hasattr(y, "shape") else np.shape(y)
-    return int(shape[1]) if len(shape) == 2 and shape[1] > 1 else None
-
-
-def _check_dual(model: FactorModel, exchange: Exchange) -> None:
-    """Refuse what a model with a dual operator cannot have."""
-    name = type(model).__name__
-    check_exact(exchange, f"{name}.dual_operator")
-    if model.fit_intercept:
-        raise ValueError(
-            f"{name}.fit_intercept is True, but a dual operator needs a penalty on all "
-            "parameters; set it to False, and give X a column of ones"
-        )
-    if not model.averages:
-        raise ValueError(
-            f"{name}.averages is False, but dual sums are divided by the rows of all "
-            "ranks; leave it at True"
-        )
-
-
-def _tuples(
-    pairs: Any, pair_labels: Any, X: Any, y: Any, sample_weight: Any
-) -> Tuples | None:
-    """Pairs to go over, checked as far as this process can."""
-    if pairs is None:
-        if pair_labels is not None:
-            raise ValueError("pair_labels are those of pairs; pass pairs, too")
-        return None
-    for name, value in (("y", y), ("sample_weight", sample_weight)):
-        if value is not None:
-            raise ValueError(
-                f"{name} cannot be used with pairs: batches have pairs, and "
-                "pair_labels as their y"
-            )
-    return check_tuples(pairs, pair_labels, known_length(X))
-
-
-def describe_model(model: FactorModel, settings: RunSettings) -> dict[str, str]:
-    """What a checkpoint must share with a run that goes on from it."""
-    own = describe_program(
-        model,
-        communication=as_text(settings.exchange),
-        batch_size=settings.batch_size,
-        shuffle=settings.shuffle,
-        matrix_dtype=settings.dtype,  # beside that of the rows
-        learning_rate=model.learning_rate,
-        fit_intercept=model.fit_intercept,
-    )
-    for name, value in describe_program(model.prox).items():
-        own[name.replace("program", "prox", 1)] = value
-    return own
-
-
-def check_tol(tol: Any) -> None:
-    """Refuse what is neither None nor a number from 0 on."""
-    if tol is None:
-        return
-    if not isinstance(tol, Real) or isinstance(tol, bool):
-        raise TypeError(f"tol must be a number or None, got {tol!r}")
-    if not 0 <= float(tol) < np.inf:
-        raise ValueError(f"tol must be finite and at least 0, got {tol}")
