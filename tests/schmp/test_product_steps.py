@@ -302,3 +302,32 @@ def test_intercepts_of_very_uneven_classes():
     fit = SchMPLogisticRegression(10.0, n_ranks=1)
     fit.fit(X, y)
     np.testing.assert_allclose(fit.predict_proba(X[:1])[0], np.bincount(y) / len(y))
+
+
+@pytest.mark.parametrize("far", [0.5, 1.0, 3.0])
+def test_the_least_point_along_a_direction_through_zeros(far):
+    """Beside the model at many points of it; some coefficients pass zero before."""
+    rng = np.random.default_rng(3)
+    root = rng.normal(size=(5, 5))
+    hessian, l1 = root @ root.T, np.full(5, 0.3)
+    coef = np.array([0.1, -0.2, 0.4, -1.0, 2.0])
+    change = -far * np.sign(coef) * rng.uniform(0.3, 1, 5)
+    slopes = -3 * hessian @ change
+    none, outputs = np.zeros(5), np.zeros(5, dtype=int)
+    blocks = Blocks(hessian.ravel().copy(), none, np.ones(1), outputs, False)
+    model = Model(
+        blocks, np.append(slopes, 0.0), coef, np.arange(5), l1, none, False, 1.0
+    )
+    search = Search(model)
+    step, bounds = np.append(change, 0.0), np.append(l1 * np.sign(coef), 0.0)
+    gain = search._go_through_zeros(step, np.append(hessian @ change, 0.0), bounds)
+
+    def value(point):
+        moved = point - coef
+        bent = np.einsum("...i,ij,...j", moved, hessian, moved) / 2
+        return moved @ slopes + bent + np.abs(point) @ l1
+
+    points = coef + np.linspace(0, 1, 20_001)[:, np.newaxis] * change
+    assert value(search.coef) <= value(points).min() + 1e-9
+    assert gain == pytest.approx(value(coef) - value(search.coef), rel=1e-9)
+    assert (np.sign(search.coef) != np.sign(coef)).any()

@@ -203,6 +203,8 @@ class Search:
         if self._model.positive:
             jumps[:] = np.inf
         slope = float((self._slopes + bounds) @ step)
+        if not slope < 0:
+            return 0.0
         bent = max(0.0, float(product @ step))
         place = gain = 0.0
         for end, jump in zip(np.append(places, 1.0), np.append(jumps, np.inf)):
