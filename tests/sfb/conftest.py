@@ -286,6 +286,24 @@ def regrouped(monkeypatch, inproc_client):
 
 
 @pytest.fixture
+def check_there_and_back():
+    """See that a point in some units is the coefficients that it was made of."""
+
+    def check(units, shape, has_intercept):
+        rng = np.random.default_rng(5)
+        values, intercept = rng.normal(size=shape), rng.normal(size=shape[1])
+        point = units.point_of(values, intercept if has_intercept else None)
+        before = point.copy()
+        found = units.values_of(point)
+        np.testing.assert_array_equal(point, before)
+        np.testing.assert_allclose(found[0], values, atol=1e-10)
+        expected = intercept if has_intercept else np.zeros(0)
+        np.testing.assert_allclose(found[1], expected, atol=1e-10)
+
+    return check
+
+
+@pytest.fixture
 def check_gradient():
     """Compare gradients in some units with differences of a loss and the penalty."""
 

@@ -46,17 +46,9 @@ def make_units(*, has_intercept, knows=True):
 
 
 @pytest.mark.parametrize("has_intercept", [False, True])
-def test_there_and_back(has_intercept):
+def test_there_and_back(has_intercept, check_there_and_back):
     units = make_units(has_intercept=has_intercept)
-    values = RNG.normal(size=(N_FEATURES, N_OUTPUTS))
-    intercept = RNG.normal(size=N_OUTPUTS) if has_intercept else None
-    point = units.point_of(values, intercept)
-    before = point.copy()
-    found = units.values_of(point)
-    np.testing.assert_array_equal(point, before)
-    np.testing.assert_allclose(found[0], values, atol=1e-10)
-    expected = np.zeros(0) if intercept is None else intercept
-    np.testing.assert_allclose(found[1], expected, atol=1e-10)
+    check_there_and_back(units, (N_FEATURES, N_OUTPUTS), has_intercept)
 
 
 def test_gradient_by_differences(check_gradient):

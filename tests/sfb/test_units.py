@@ -34,17 +34,9 @@ def make_units(kind, *, has_intercept):
 
 @pytest.mark.parametrize("kind", [Units, UncorrelatedUnits])
 @pytest.mark.parametrize("has_intercept", [False, True])
-def test_there_and_back(kind, has_intercept):
+def test_there_and_back(kind, has_intercept, check_there_and_back):
     units = make_units(kind, has_intercept=has_intercept)
-    values = RNG.normal(size=(N_FEATURES, N_OUTPUTS))
-    intercept = RNG.normal(size=N_OUTPUTS) if has_intercept else None
-    point = units.point_of(values, intercept)
-    before = point.copy()
-    found = units.values_of(point)
-    np.testing.assert_array_equal(point, before)
-    np.testing.assert_allclose(found[0], values, atol=1e-10)
-    expected = np.zeros(0) if intercept is None else intercept
-    np.testing.assert_allclose(found[1], expected)
+    check_there_and_back(units, (N_FEATURES, N_OUTPUTS), has_intercept)
 
 
 @pytest.mark.parametrize("kind", [Units, UncorrelatedUnits])
