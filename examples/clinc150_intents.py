@@ -101,7 +101,7 @@ if __name__ == "__main__":
             n_workers=2,
             threads_per_worker=1,
             processes=True,
-            dashboard_address=None,
+            dashboard_address=":0",
             # A worker that is told to close may log a heartbeat that came too late.
             silence_logs=logging.CRITICAL,
         ) as cluster,

@@ -17,7 +17,7 @@ from dask_ma import MASGDClassifier
 from dask_ma.datasets import make_dask_sparse_classification
 
 cluster = LocalCluster(
-    n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
+    n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0"
 )
 client = Client(cluster)
 

@@ -54,7 +54,7 @@ X = np.hstack([targets, inputs])
 # them. Each rank sends the factors of its batch to all others, or, with
 # ``broadcast=1``, to one of them, which passes them on.
 cluster = LocalCluster(
-    n_workers=4, threads_per_worker=1, processes=False, dashboard_address=None
+    n_workers=4, threads_per_worker=1, processes=False, dashboard_address=":0"
 )
 client = Client(cluster)
 ways = {

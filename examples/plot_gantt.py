@@ -47,7 +47,7 @@ def fit(X, y, **parameters):
     return MASGDClassifier(**common, **parameters).fit(X, y)
 
 
-cluster = SubprocessCluster(n_workers=4, threads_per_worker=1, dashboard_address=None)
+cluster = SubprocessCluster(n_workers=4, threads_per_worker=1, dashboard_address=":0")
 client = Client(cluster)
 client.wait_for_workers(4)
 fit(X[:100], y[:100])

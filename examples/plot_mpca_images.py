@@ -93,7 +93,7 @@ plt.show()
 # %%
 # To see what goes on at the same time, two worker processes train a larger network. The
 # first fit on a cluster loads the code on the workers, so it is not looked at.
-cluster = SubprocessCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
+cluster = SubprocessCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0")
 client = Client(cluster)
 client.wait_for_workers(2)
 MPCAClassifier((8,), max_iter=1, tol=None).fit(X[:200], y[:200])

@@ -44,7 +44,7 @@ def power_iteration(group, n_columns, n_steps):
 # Four workers in this process stand in for a cluster. Every rank returns its result;
 # the list is in the order of the ranks.
 cluster = LocalCluster(
-    n_workers=4, threads_per_worker=1, processes=False, dashboard_address=None
+    n_workers=4, threads_per_worker=1, processes=False, dashboard_address=":0"
 )
 client = Client(cluster)
 results = run_spmd(power_iteration, 50, 9)

@@ -85,7 +85,7 @@ tried = {
     "dynamic": schedules.Dynamic(n_candidates=16, dependency_threshold=0.3),
 }
 cluster = LocalCluster(
-    n_workers=4, threads_per_worker=1, processes=False, dashboard_address=None
+    n_workers=4, threads_per_worker=1, processes=False, dashboard_address=":0"
 )
 client = Client(cluster)
 results = {}

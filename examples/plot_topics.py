@@ -43,7 +43,7 @@ print(f"{len(sessions)} sessions, for example:\n\n{sessions[0]}")
 # the workers count the words, with the settings of a scikit-learn vectorizer. Of the
 # text, only the list of the different words comes to the client.
 cluster = LocalCluster(
-    n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
+    n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0"
 )
 client = Client(cluster)
 

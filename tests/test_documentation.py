@@ -11,9 +11,11 @@ import os
 import pkgutil
 import re
 import runpy
+import socket
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -237,6 +239,16 @@ SMALLER = {
 }
 
 
+@pytest.fixture
+def taken_port():
+    """Another cluster has the port on which Dask serves its pages by default."""
+    with socket.socket() as other:
+        with suppress(OSError):  # another one has it indeed
+            other.bind(("", 8787))
+            other.listen()
+        yield
+
+
 # The tests of rotation run it, and look at its curves, too.
 ELSEWHERE = {"plot_rotation_program"}
 
@@ -247,7 +259,7 @@ ELSEWHERE = {"plot_rotation_program"}
     [path for path in GALLERY if path.stem not in ELSEWHERE],
     ids=lambda path: path.stem,
 )
-def test_gallery(path, monkeypatch, tmp_path):
+def test_gallery(path, taken_port, monkeypatch, tmp_path):
     pyplot = pytest.importorskip("matplotlib.pyplot", reason="plots need matplotlib")
     if path.stem.startswith("plot_torch_"):
         pytest.importorskip("torch", reason="modules need torch")

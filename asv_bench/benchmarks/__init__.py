@@ -40,7 +40,7 @@ class WithCluster:
             n_workers=n_workers,
             threads_per_worker=n_threads,
             processes=processes,
-            dashboard_address=None,
+            dashboard_address=":0",
         )
         self.client = Client(self.cluster)
         self.client.wait_for_workers(n_workers)

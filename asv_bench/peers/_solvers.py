@@ -45,7 +45,7 @@ def local_cluster(n_workers: int) -> Iterator[Client]:
             n_workers=n_workers,
             threads_per_worker=1,
             processes=True,
-            dashboard_address=None,
+            dashboard_address=":0",
         ) as cluster,
         Client(cluster) as client,
     ):

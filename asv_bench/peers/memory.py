@@ -70,7 +70,7 @@ def two_processes() -> Iterator[Client]:
     """Client of two worker processes that have loaded the library."""
     with (
         LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
         ) as cluster,
         Client(cluster) as client,
     ):

@@ -112,7 +112,7 @@ def quiet_cluster() -> Iterator[Client]:
     """Client of two worker processes that fits use only where they are told to."""
     with (
         LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):

@@ -67,7 +67,7 @@ def exchanges(n_ranks: list[int], features: list[int], *, processes: bool) -> No
                 n_workers=size if processes else 1,
                 threads_per_worker=1 if processes else size,
                 processes=processes,
-                dashboard_address=None,
+                dashboard_address=":0",
             ) as cluster,
             Client(cluster),
         ):
@@ -93,7 +93,7 @@ def fits(n_workers: int, features: list[int], batches: list[int]) -> None:
     )
     with (
         LocalCluster(
-            n_workers=n_workers, threads_per_worker=1, dashboard_address=None
+            n_workers=n_workers, threads_per_worker=1, dashboard_address=":0"
         ) as cluster,
         Client(cluster),
     ):

@@ -61,7 +61,7 @@ from dask.distributed import LocalCluster
 dask.config.set({"distributed.worker.profile.enabled": False})
 if __name__ == "__main__":
     cluster = LocalCluster(
-        n_workers=int(sys.argv[1]), threads_per_worker=1, dashboard_address=None
+        n_workers=int(sys.argv[1]), threads_per_worker=1, dashboard_address=":0"
     )
     print(cluster.scheduler_address, flush=True)
     time.sleep(1e6)

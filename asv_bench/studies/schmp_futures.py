@@ -147,7 +147,7 @@ def compare(n_workers: int, lasso: Lasso, args: argparse.Namespace) -> None:
     """Print the rates on some worker processes, for each depth."""
     with (
         LocalCluster(
-            n_workers=n_workers, threads_per_worker=1, dashboard_address=None
+            n_workers=n_workers, threads_per_worker=1, dashboard_address=":0"
         ) as cluster,
         Client(cluster) as client,
     ):
@@ -187,7 +187,7 @@ def check_agreement(lasso: Lasso, args: argparse.Namespace) -> None:
     """See that both ways make the same steps."""
     with (
         LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=None
+            n_workers=2, threads_per_worker=1, dashboard_address=":0"
         ) as cluster,
         Client(cluster) as client,
     ):

@@ -165,7 +165,7 @@ def main() -> None:
         LocalCluster(
             n_workers=args.workers,
             threads_per_worker=1,
-            dashboard_address=None,
+            dashboard_address=":0",
             memory_limit=0,
         ) as cluster,
         Client(cluster) as client,

@@ -88,7 +88,7 @@ def on_workers(way: str, protocol: str, args: argparse.Namespace) -> list[Times]
             LocalCluster(
                 n_workers=2,
                 threads_per_worker=1,
-                dashboard_address=None,
+                dashboard_address=":0",
                 memory_limit=0,
                 protocol=protocol,
             ) as cluster,

@@ -151,7 +151,7 @@ def main():
     X, y = X[: chosen.images], y[: chosen.images]
     with without_trimming():
         where = chosen.scheduler or LocalCluster(
-            n_workers=chosen.workers, threads_per_worker=1, dashboard_address=None
+            n_workers=chosen.workers, threads_per_worker=1, dashboard_address=":0"
         )
     with Client(where) as client:
         n_ranks = len(client.nthreads())
