@@ -233,7 +233,9 @@ def test_only_rank_0_has_them_all(run_ranks, monkeypatch):
     run_ranks(program, 4)  # loads what it needs
     with traced() as memory:
         run_ranks(program, 4)
-    assert memory.peak <= 1.3 * 4 * n_outputs * n_features**2 + 4 * 4 * n_bytes
+    # Each rank may have a part, the one before, products, scaled rows, and one that is
+    # under way; all of theirs would be three times the matrix.
+    assert memory.peak <= 1.3 * 4 * n_outputs * n_features**2 + 4 * 5 * n_bytes
 
 
 @pytest.mark.usefixtures("many")
