@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -418,8 +417,9 @@ class BroadcastEngine:
             group,
             self._shard,
             self.matrix,
-            replace(settings, batch_size=n_pairs),
+            n_pairs,
             self._model,
+            settings.link_bandwidth,
             can_share=can_share(group, self._model, self._n_outputs),
         )
 

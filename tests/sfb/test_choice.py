@@ -1,38 +1,22 @@
-"""The choice between factors and matrices: what is timed, and who decides."""
+"""The choice between factors, matrices and outputs by a cost model."""
 
+import dask
 import numpy as np
 import pytest
 from scipy import sparse
 
-from dask_ma.comm import LocalGroup
 from dask_ma.data import Block, Shard
 from dask_ma.sfb import FactorModel
-from dask_ma.sfb.exchange import _choice
-from dask_ma.sfb.exchange._choice import choose_communication, iterations
+from dask_ma.sfb.exchange._choice import Iteration, choose_communication
 from dask_ma.sfb.exchange._settings import Exchange, RunSettings
 from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.prox import NoPenalty
 
-SETTINGS = RunSettings(exchange=Exchange(), batch_size=5)
+WAYS = ("factors", "full_matrix", "outputs")
 
 
-def make_shard(X):
-    block = Block(X, np.zeros(X.shape[0], dtype=int), None, 0, 0)
-    return Shard([block], X.shape[1], X.dtype)
-
-
-def make_matrix(n_features):
-    start = np.random.default_rng(0).normal(size=(3, n_features))
-    return ParameterMatrix(start, np.ones(3), NoPenalty())
-
-
-def choose(group, shard, matrix):
-    model = Zeros()
-    return choose_communication(group, shard, matrix, SETTINGS, model, can_share=False)
-
-
-class Zeros(FactorModel):
-    """What is not asked for factors."""
+class Shared(FactorModel):
+    """What has two sums for each pair, and is not asked for factors."""
 
     def initial_matrix(self, n_features):
         raise NotImplementedError
@@ -40,110 +24,109 @@ class Zeros(FactorModel):
     def factors(self, matrix, batch):
         raise NotImplementedError
 
+    def share_sums(self, values):
+        return values[:, :2]
 
-@pytest.mark.parametrize("n_exchanges", [0, 2])
-@pytest.mark.parametrize("kind", ["dense", "csr"])
-def test_probes_send_what_iterations_send_and_change_nothing(
-    run_ranks, kind, n_exchanges
-):
-    X = np.random.default_rng(1).normal(size=(20, 40))
-    X = sparse.csr_array(X * (abs(X) > 1)) if kind == "csr" else X
 
-    def program(group):
-        matrix = make_matrix(40)
-        before = np.array(matrix)
-        sent = {}
-        shard = make_shard(X)
-        ways = iterations(group, shard, matrix, SETTINGS, n_exchanges)
-        for name, way in ways.items():
-            start = group.counters.bytes_sent
-            way()
-            sent[name] = group.counters.bytes_sent - start
-        np.testing.assert_array_equal(matrix, before)
-        np.testing.assert_array_equal(matrix.intercept, np.ones(3))
-        return sent
+def make_iteration(n_outputs, n_features, n_pairs, n_entries=None, **others):
+    sizes = {"itemsize": 4, "n_ranks": 2, "n_nodes": 1, "n_exchanges": 0}
+    return Iteration(
+        n_pairs=n_pairs,
+        n_entries=n_entries or n_features,
+        is_sparse=n_entries is not None,
+        shape=(n_outputs, n_features),
+        **{**sizes, "link_bandwidth": 640e6, **others},
+    )
 
-    v = X[:5]
-    n_bytes = 5 * 3 * 8 + (v.size * 8 if kind == "dense" else v.nnz * 12 + 6 * 4)
-    for sent in run_ranks(program, 3, 1):
-        among = n_exchanges * 2 * 5 * 3 * 8
-        if not n_exchanges:
-            assert sent["factors"] == 2 * (n_bytes + 5 * 8)
-        assert sent["factors"] >= 2 * (n_bytes + 5 * 8) + among
-        assert sent["full_matrix"] >= 2 * 2 / 3 * 3 * 41 * 8 + among
+
+def quickest(iteration):
+    seconds = (
+        iteration.seconds_of_factors(),
+        iteration.seconds_of_matrices(),
+        iteration.seconds_of_outputs(2),
+    )
+    return WAYS[seconds.index(min(seconds))]
 
 
 @pytest.mark.parametrize(
-    ("seconds", "expected"),
+    ("sizes", "n_nodes", "expected"),
     [
-        # Of each rank, for factors and for matrices: the slowest rank counts.
-        ([(1, 2), (1, 2), (1, 2)], "factors"),
-        ([(1, 2), (9, 2), (1, 2)], "full_matrix"),
-        ([(1, 3), (2, 9), (1, 3)], "factors"),
-        ([(2, 2), (2, 2), (2, 2)], "factors"),
+        # Against the clock, on two ranks: milliseconds of the three ways.
+        ((10, 50, 2000), 1, "full_matrix"),  # 0.6, 0.2, 0.4
+        ((10, 784, 1000), 2, "full_matrix"),  # 6.6, 1.5, 6.6
+        ((10, 784, 64), 2, "full_matrix"),  # 2.6, 0.5, 2.8
+        ((20, 30_000, 64, 80), 2, "factors"),  # 1.1, 16, 2.5
+        ((2, 37_000, 64, 130), 2, "factors"),  # 1.5, 2.8, 2.6
+        ((150, 5000, 1000, 8), 1, "outputs"),  # 1.8, 5.2, 0.8
+        ((1000, 50_000, 64, 40), 1, "outputs"),  # 5.9, 191, 2.6
+        ((1000, 50_000, 512, 40), 2, "outputs"),  # 86, 760, 25
     ],
 )
-def test_all_ranks_take_what_is_faster_for_the_slowest(
-    run_ranks, monkeypatch, seconds, expected
-):
-    own = {}
-
-    def fake(group, way):
-        way()
-        return float(seconds[group.rank][own.setdefault(group.rank, [0, 1]).pop(0)])
-
-    monkeypatch.setattr(_choice, "fastest", fake)
-
-    def program(group):
-        shard = make_shard(np.ones((4, 6)))
-        return choose(group, shard, make_matrix(6))
-
-    assert run_ranks(program, 3) == [expected] * 3
+def test_what_the_clock_has_said(sizes, n_nodes, expected):
+    assert quickest(make_iteration(*sizes, n_nodes=n_nodes)) == expected
 
 
-def test_the_first_call_does_not_count_and_the_fastest_does(monkeypatch):
-    [group] = LocalGroup.create(1)
-    left, now = [9.0, 0.5, 0.2, 0.4], [0.0]
-    monkeypatch.setattr(_choice, "perf_counter", lambda: now[0])
-
-    def way():
-        now[0] += left.pop(0)
-
-    assert _choice.fastest(group, way) == pytest.approx(0.2)
-    assert not left
-
-
-def test_a_rank_without_rows(run_ranks):
-    def program(group):
-        X = np.ones((30, 400)) if group.rank else np.ones((0, 400))
-        return choose(group, make_shard(X), make_matrix(400))
-
-    assert len(set(run_ranks(program, 3))) == 1
+def test_slower_links_are_for_what_sends_less():
+    """They do not matter within a process."""
+    slow = make_iteration(300, 2000, 20, n_nodes=2, link_bandwidth=1e6)
+    assert slow.seconds_of_factors() < slow.seconds_of_matrices() / 5
+    slow = make_iteration(10, 784, 1000, n_nodes=2, link_bandwidth=1e6)
+    assert slow.seconds_of_matrices() < slow.seconds_of_factors() / 5
+    near = slow._replace(n_nodes=1)
+    faster = near._replace(link_bandwidth=1e9)
+    assert near.seconds_of_factors() == faster.seconds_of_factors()
+    assert near.seconds_of_matrices() == faster.seconds_of_matrices()
+    assert near.seconds_of_outputs(2) == faster.seconds_of_outputs(2)
 
 
-@pytest.mark.parametrize(
-    ("n_features", "kind", "expected"),
-    [
-        (3000, sparse.csr_array, True),
-        (3000, np.asarray, False),
-        (40, sparse.csr_array, False),
-    ],
-)
-@pytest.mark.parametrize("n_ranks", [2, 3])
-def test_matrices_that_are_far_too_large_are_not_sent(
-    run_ranks, n_features, kind, expected, n_ranks
-):
-    """To rows of few elements, not even to see how long it takes."""
-    X = np.zeros((20, n_features))
-    X[:, :4] = 1
+def test_more_of_anything_takes_longer():
+    plain = make_iteration(30, 2000, 100, 20, n_nodes=2)
+    for name, larger in [
+        ("n_pairs", 200),
+        ("n_entries", 40),
+        ("shape", (60, 2000)),
+        ("itemsize", 8),
+        ("n_ranks", 3),
+        ("link_bandwidth", 1e8),
+    ]:
+        other = plain._replace(**{name: larger})
+        assert other.seconds_of_factors() > plain.seconds_of_factors()
+        assert other.seconds_of_matrices() > plain.seconds_of_matrices()
+        assert other.seconds_of_outputs(2) > plain.seconds_of_outputs(2)
+    found_together = plain._replace(n_exchanges=2)
+    assert found_together.seconds_of_factors() > plain.seconds_of_factors()
+    assert found_together.seconds_of_matrices() > plain.seconds_of_matrices()
+    assert found_together.seconds_of_outputs(2) == plain.seconds_of_outputs(2)
+    assert plain.seconds_of_outputs(30) > plain.seconds_of_outputs(2)
+
+
+def make_shard(X):
+    block = Block(X, np.zeros(X.shape[0], dtype=int), None, 0, 0)
+    return Shard([block] if X.shape[0] else [], X.shape[1], X.dtype)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
+def test_ranks_agree_though_their_rows_do_not(run_ranks, kind):
+    """By the mean of all rows; one rank has none, and one dense rank is enough."""
+    rng = np.random.default_rng(0)
+    wide = rng.random((30, 3000)) * (rng.random((30, 3000)) < 0.01)
 
     def program(group):
-        own = kind(X[: 20 * (group.rank > 0)])  # one may have no rows
-        before = group.counters.bytes_sent
-        found = choose(group, make_shard(own), make_matrix(n_features))
-        return found, group.counters.bytes_sent - before
+        X = sparse.csr_array(wide) if group.rank == 1 else kind(wide)
+        X = X[: 30 * (group.rank > 0)]
+        matrix = ParameterMatrix(np.zeros((90, 3000)), np.ones(90), NoPenalty())
+        place = group, make_shard(X), matrix, 300, Shared(), 640e6
+        before = group.counters.messages_sent
+        found = [choose_communication(*place, can_share=can) for can in (True, False)]
+        # Two numbers twice: no way is gone.
+        assert group.counters.messages_sent - before <= 2 * 2 * 2 * 2
+        return found
 
-    for found, sent in run_ranks(program, n_ranks, 1):
-        # A probe sends most of a matrix from each rank.
-        assert (sent < 3 * n_features * 8) == expected
-        assert found == "factors" or not expected
+    are_dense = kind is np.asarray
+    expected = ["full_matrix"] * 2 if are_dense else ["outputs", "factors"]
+    assert run_ranks(program, 3, 1) == [expected] * 3
+
+
+def test_bandwidth_is_that_of_the_configuration():
+    with dask.config.set({"dask-ma.comm.link-bandwidth": "3 MB"}):
+        assert RunSettings(exchange=Exchange()).link_bandwidth == 3e6

@@ -365,27 +365,14 @@ def test_no_factor_is_sent():
     assert found["outputs"] < found["factors"] / 3
 
 
-@pytest.mark.parametrize("fastest", ["factors", "full_matrix", "outputs"])
-def test_the_fastest_way_is_taken(monkeypatch, fastest):
-    """Where outputs can be shared out, that is tried, too."""
-    tried = []
-
-    def seconds(group, way, n_probes=1):
-        tried.append(way.__name__)
-        way()
-        names = ["send_factors", "add_matrices", "share_outputs"]
-        contents = ["factors", "full_matrix", "outputs"]
-        return 0.0 if contents[names.index(way.__name__)] == fastest else 1.0
-
-    monkeypatch.setattr(_choice, "fastest", seconds)
+def test_outputs_are_shared_out_where_that_is_quickest(monkeypatch):
+    """If the model can."""
+    monkeypatch.setattr(_choice.Iteration, "seconds_of_outputs", lambda *_: 0.0)
     params = {"solver": "sgd", "max_iter": 1, "tol": None, "n_ranks": 2}
     model = SFBLogisticRegression(penalty="l1", **params).fit(X, y)
-    assert model.communication_ == fastest
-    assert len(tried) == 6
-    if fastest != "outputs":
-        tried.clear()
-        SFBLogisticRegression(penalty="trace", **params).fit(X, y)
-        assert "share_outputs" not in tried
+    assert model.communication_ == "outputs"
+    model = SFBLogisticRegression(penalty="trace", **params).fit(X, y)
+    assert model.communication_ == "full_matrix"
 
 
 def assert_same(one, other):

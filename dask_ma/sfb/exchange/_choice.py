@@ -1,48 +1,154 @@
-"""Choice between factors and matrices, by timing an iteration of each."""
+"""Choice between factors, matrices and outputs, by a model of machine and network.
+
+Nothing is timed, so that a seed gives one result, and short fits are not held up. What
+it takes to find the factors is the same in all ways, and left out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import sparse
 
-from dask_ma.comm import Group, allgather, allreduce, barrier
+from dask_ma.comm import Group, allreduce
 from dask_ma.data import Shard
-from dask_ma.kernels import row_slice
-from dask_ma.sfb.exchange._exchange import FactorExchange
-from dask_ma.sfb.exchange._full_matrix import MatrixExchange
-from dask_ma.sfb.exchange._outputs import OutputShares
-from dask_ma.sfb.exchange._settings import RunSettings
-from dask_ma.sfb.exchange._staleness import Staleness
-from dask_ma.sfb.model._factors import Factors, stack
+from dask_ma.sfb.exchange._outputs import share_of
 from dask_ma.sfb.model._matrix import ParameterMatrix
-from dask_ma.sfb.model._model import Batch, FactorModel
+from dask_ma.sfb.model._model import FactorModel
 
-_N_PROBES = 3  # after a first one, which opens connections
-# Elements of a matrix for each of the factors of all ranks, above which matrices of
-# sparse rows are not even tried: adding them up takes far longer, and is sent as well.
-_HOPELESS = 8
+# Seconds of an exchange, besides its bytes, between processes and within one.
+_EXCHANGE, _SHARED = 1e-3, 8e-5
+_OF_OUTPUTS = 1.6  # exchanges: rows, and sums that are waited for
+_MEMORY = 5e9  # bytes a second, of large arrays that are gone over
+_FLOPS = 1e11  # a second, of products of dense matrices of float32
+# Seconds for an element of a sparse row, and besides for each output of it.
+_ENTRY, _VALUE = 4e-9, 6e-10
+_TURNED = 1.2e-8  # for one whose rows are turned into columns
+_WORDS = 1.5  # numbers for an element of a sparse row, with its column
+# How often an array is gone over: a matrix that is added up and taken off, or a dense
+# update alone, and rows that come from all ranks.
+_OVER_MATRIX, _OVER_UPDATE, _OVER_ROWS = 5, 1, 5
+_PART_BYTES, _MOST_PARTS = 2**18, 64  # in which matrices are added up
+
+
+class Iteration(NamedTuple):
+    """An iteration of all ranks, of which each way takes some seconds.
+
+    Attributes
+    ----------
+    n_pairs : int
+        Pairs of factors of a rank.
+    n_entries : float
+        Elements of a row of `v`.
+    is_sparse : bool
+        Whether rows have other elements, which are zero.
+    shape : (int, int)
+        Of the matrix.
+    itemsize : int
+        Bytes of a number.
+    n_ranks, n_nodes : int
+        Ranks there are, and the processes they are in.
+    n_exchanges : int
+        By which ranks find factors, unless outputs are shared out.
+    link_bandwidth : float
+        Bytes a second between two processes.
+    """
+
+    n_pairs: int
+    n_entries: float
+    is_sparse: bool
+    shape: tuple[int, int]
+    itemsize: int
+    n_ranks: int
+    n_nodes: int
+    n_exchanges: int
+    link_bandwidth: float
+
+    def seconds_of_factors(self) -> float:
+        """Where each rank rebuilds the updates of all."""
+        n_outputs, n_pairs = self.shape[0], self.n_pairs * self.n_ranks
+        nbytes = self._row_bytes + n_pairs * n_outputs * self.itemsize
+        seconds = self._latency + self._travel(self._others * nbytes)
+        seconds += self._found_together() + nbytes / _MEMORY
+        return seconds + self._product(n_pairs, n_outputs) + self._over_update(1.0)
+
+    def seconds_of_matrices(self) -> float:
+        """Where ranks add up whole updates."""
+        nbytes = self._matrix_bytes
+        n_parts = min(_MOST_PARTS, max(1, nbytes // _PART_BYTES))
+        seconds = (n_parts + 1) / 2 * self._latency + self._found_together()
+        seconds += self._travel(2 * self._others * nbytes)
+        seconds += self._product(self.n_pairs, self.shape[0])
+        if self.is_sparse:
+            seconds += _TURNED * self.n_pairs * self.n_entries
+        return float(seconds + _OVER_MATRIX * nbytes / _MEMORY)
+
+    def seconds_of_outputs(self, n_sums: int) -> float:
+        """Where each rank has some outputs, and sends sums of them for each pair."""
+        n_pairs = self.n_pairs * self.n_ranks
+        sums = n_pairs * n_sums * self.itemsize * (self.n_ranks - 1)
+        seconds = _OF_OUTPUTS * self._latency
+        seconds += self._travel(self._others * self._row_bytes + sums)
+        seconds += _OVER_ROWS * self._row_bytes / _MEMORY
+        seconds += self._product(n_pairs, self.shape[0] / self.n_ranks)
+        return seconds + self._over_update(1 / self.n_ranks)
+
+    @property
+    def _latency(self) -> float:
+        """Of an exchange, besides its bytes."""
+        each = _EXCHANGE if self.n_nodes > 1 else _SHARED
+        return each * (self.n_ranks - 1).bit_length()
+
+    @property
+    def _others(self) -> float:
+        """The share of all rows that a rank gets from others."""
+        return (self.n_ranks - 1) / self.n_ranks
+
+    @property
+    def _row_bytes(self) -> float:
+        """Bytes of the rows of all ranks."""
+        words = self.n_entries * (_WORDS if self.is_sparse else 1.0)
+        return self.n_pairs * self.n_ranks * words * self.itemsize
+
+    @property
+    def _matrix_bytes(self) -> int:
+        """Bytes of the matrix."""
+        return self.shape[0] * self.shape[1] * self.itemsize
+
+    def _travel(self, nbytes: float) -> float:
+        """Of bytes that a rank gets; ranks of a process look at each other's arrays."""
+        return nbytes / self.link_bandwidth if self.n_nodes > 1 else 0.0
+
+    def _found_together(self) -> float:
+        """Of what ranks tell each other to find factors."""
+        nbytes = self.n_pairs * self.n_ranks * self.shape[0] * self.itemsize
+        return self.n_exchanges * (self._latency + self._travel(nbytes))
+
+    def _product(self, n_pairs: float, n_outputs: float) -> float:
+        """Of the update by some pairs, for some outputs."""
+        if self.is_sparse:
+            return n_pairs * self.n_entries * (_ENTRY + _VALUE * n_outputs)
+        flops = 2 * n_pairs * n_outputs * self.shape[1]
+        return self.itemsize / 4 * flops / _FLOPS
+
+    def _over_update(self, share: float) -> float:
+        """Of going over a dense update, or a share of one."""
+        if self.is_sparse:
+            return 0.0
+        return _OVER_UPDATE * share * self._matrix_bytes / _MEMORY
 
 
 def choose_communication(
     group: Group,
     shard: Shard,
     matrix: ParameterMatrix,
-    settings: RunSettings,
+    n_pairs: int,
     model: FactorModel,
+    link_bandwidth: float,
     *,
     can_share: bool,
 ) -> str:
-    """What takes less time in an iteration, factors or matrices; a collective call.
-
-    Both ways are gone a few times with factors as large as those of a batch, of which
-    `u` is zero: the matrix stays as it is. What counts is the fastest time of the
-    slowest rank. Messages, adding up and the memory that each way goes through are all
-    in it, on the machines of the run. Finding the factors costs the same in both ways.
-    Matrices that are much larger than factors of sparse rows are not sent for that.
+    """What takes less time in an iteration, by the sizes; a collective call.
 
     Parameters
     ----------
@@ -51,176 +157,55 @@ def choose_communication(
     shard : Shard
         The rank's rows.
     matrix : ParameterMatrix
-        The matrix; its values are not changed.
-    settings : RunSettings
-        How the ranks exchange; all get all factors. The batches are those of a rank.
+        The matrix.
+    n_pairs : int
+        Pairs of factors of a rank; all get all factors.
     model : FactorModel
         What is learnt.
+    link_bandwidth : float
+        Bytes a second between two processes.
     can_share : bool
-        Whether outputs can be shared out; then that is tried, too. Finding slopes costs
-        the same as factors.
+        Whether outputs can be shared out.
 
     Returns
     -------
     communication : {"factors", "full_matrix", "outputs"}
         The same on all ranks.
     """
-    ways = iterations(group, shard, matrix, settings, model.n_exchanges)
-    if are_hopeless(group, shard, matrix, settings.batch_size):
-        del ways["full_matrix"]
-    if len(ways) == 1 and not can_share:
-        return "factors"
-    seconds = {name: fastest(group, way) for name, way in ways.items()}
-    if can_share:  # made last: it has a matrix of its own
-        way = sharing(group, shard, matrix, settings, model)
-        seconds["outputs"] = fastest(group, way)
-    slowest = allreduce(group, np.array(list(seconds.values())), "max").tolist()
-    return min(zip(slowest, seconds, strict=True))[1]
-
-
-def are_hopeless(
-    group: Group, shard: Shard, matrix: ParameterMatrix, n_pairs: int
-) -> bool:
-    """Whether whole matrices are far too large to be sent; a collective call.
-
-    Parameters
-    ----------
-    group, shard, matrix
-        As in :func:`choose_communication`.
-    n_pairs : int
-        Pairs of factors of a rank.
-
-    Returns
-    -------
-    are_hopeless : bool
-        The same on all ranks; never, if one has dense rows.
-    """
-    v = _zero_factors(shard, matrix, n_pairs).v
-    n_elements = v.shape[0] * matrix.shape[0]
-    n_elements += v.nnz if sparse.issparse(v) else v.size
-    of_factors = float(allreduce(group, np.array(float(n_elements))))
-    is_dense = v.shape[0] > 0 and not sparse.issparse(v)
-    has_dense = allreduce(group, np.array(float(is_dense)), "max") > 0
-    n_outputs, n_features = matrix.shape
-    return bool(not has_dense and n_outputs * n_features > _HOPELESS * of_factors)
-
-
-def iterations(
-    group: Group,
-    shard: Shard,
-    matrix: ParameterMatrix,
-    settings: RunSettings,
-    n_exchanges: int = 0,
-) -> dict[str, Callable[[], None]]:
-    """An iteration of each way, without what it takes to find the factors.
-
-    Parameters
-    ----------
-    group, shard, matrix, settings
-        As in :func:`choose_communication`.
-    n_exchanges : int, default=0
-        Exchanges by which ranks find factors.
-
-    Returns
-    -------
-    ways : dict of callable
-        "factors" and "full_matrix".
-    """
-    factors = _zero_factors(shard, matrix, settings.batch_size)
-    wire_dtype = settings.exchange.wire_dtype
-    exchange = FactorExchange(
-        group,
-        settings.exchange._topology(group.size),
-        Staleness(0),
-        relays=True,
-        wire_dtype=wire_dtype,
-        tolerance=None,
+    n_entries, is_sparse = _row_size(group, shard, matrix)
+    iteration = Iteration(
+        n_pairs=n_pairs,
+        n_entries=n_entries,
+        is_sparse=is_sparse,
+        shape=matrix.shape,
+        itemsize=matrix.dtype.itemsize,
+        n_ranks=group.size,
+        n_nodes=group.layout.n_nodes,
+        n_exchanges=model.n_exchanges,
+        link_bandwidth=link_bandwidth,
     )
-    whole = MatrixExchange(group, by_server=False, wire_dtype=wire_dtype)
-
-    def find_factors() -> None:
-        for _ in range(n_exchanges):
-            allgather(group, factors.u)
-
-    def send_factors() -> None:
-        find_factors()
-        packets = exchange.exchange(factors, 0)
-        matrix.subtract(stack([packet.opened() for packet in packets]), 1.0)
-
-    def add_matrices() -> None:
-        find_factors()
-        whole.subtract(factors, matrix, 1.0)
-
-    return {"factors": send_factors, "full_matrix": add_matrices}
+    seconds = {
+        "factors": iteration.seconds_of_factors(),
+        "full_matrix": iteration.seconds_of_matrices(),
+    }
+    if can_share:
+        first = share_of(0, group.size, matrix.shape[0])
+        n_sums = model.share_sums(np.zeros((1, first.stop), matrix.dtype)).shape[1]
+        seconds["outputs"] = iteration.seconds_of_outputs(n_sums)
+    return min(seconds, key=seconds.__getitem__)
 
 
-def sharing(
-    group: Group,
-    shard: Shard,
-    matrix: ParameterMatrix,
-    settings: RunSettings,
-    model: FactorModel,
-) -> Callable[[], None]:
-    """An iteration with outputs shared out, without finding slopes.
-
-    Parameters
-    ----------
-    group, shard, matrix, settings, model
-        As in :func:`choose_communication`.
-
-    Returns
-    -------
-    way : callable
-    """
-    v = _zero_factors(shard, matrix, settings.batch_size).v
-    shares = OutputShares(group, matrix.shape[0])
-    part = ParameterMatrix(matrix.whole().T[shares.outputs], None, model.prox)
-    own = Batch(v, None, None, np.arange(v.shape[0]))
-
-    def share_outputs() -> None:
-        for batch in shares.stream(iter([own])):
-            u = np.zeros((batch.n_rows, part.shape[0]), dtype=matrix.dtype)
-            sums = model.share_sums(u)
-            if sums.shape[1]:
-                allgather(group, sums)
-            part.subtract(Factors(u, batch.X), 1.0)
-
-    return share_outputs
-
-
-def fastest(group: Group, way: Callable[[], None], n_probes: int = _N_PROBES) -> float:
-    """Seconds of the fastest of some calls on this rank; a collective call.
-
-    Parameters
-    ----------
-    group : Group
-        This rank.
-    way : callable
-        A collective call.
-    n_probes : int, default=3
-        Calls that count, after one that does not.
-
-    Returns
-    -------
-    seconds : float
-    """
-    seconds = np.inf
-    for probe in range(1 + n_probes):
-        barrier(group)
-        start = perf_counter()
-        way()
-        if probe:
-            seconds = min(seconds, perf_counter() - start)
-    return seconds
-
-
-def _zero_factors(shard: Shard, matrix: ParameterMatrix, n_pairs: int) -> Factors:
-    """Rows of the largest block, as many as a batch has, with `u` of zeros."""
-    v: Any = np.zeros((0, matrix.shape[1]), dtype=matrix.dtype)
+def _row_size(
+    group: Group, shard: Shard, matrix: ParameterMatrix
+) -> tuple[float, bool]:
+    """Elements of a row of `v`, and whether there are others; a collective call."""
     # A matrix with columns of its own tells nothing of what `v` will be.
-    if shard.blocks and shard.n_features != matrix.shape[1]:
-        v = np.zeros((n_pairs, matrix.shape[1]), dtype=matrix.dtype)
-    elif shard.blocks:
-        X = max((block.X for block in shard.blocks), key=lambda X: X.shape[0])
-        v = row_slice(X, 0, min(n_pairs, X.shape[0]))
-    return Factors(np.zeros((v.shape[0], matrix.shape[0]), dtype=matrix.dtype), v)
+    if shard.n_features != matrix.shape[1]:
+        return float(matrix.shape[1]), False
+    blocks: list[Any] = [block.X for block in shard.blocks]
+    n_entries = float(sum(X.size for X in blocks))
+    own = np.array([n_entries, float(shard.n_rows)])
+    n_entries, n_rows = allreduce(group, own).tolist()
+    is_dense = bool(shard.n_rows) and not shard.is_sparse
+    has_dense = allreduce(group, np.array(float(is_dense)), "max") > 0
+    return n_entries / max(1.0, n_rows), not has_dense

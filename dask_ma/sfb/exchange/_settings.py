@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
 
+from dask_ma import _config
 from dask_ma._ranges import Interval, StrOptions
 from dask_ma._settings import Named, Settings, is_set
 from dask_ma.sfb.topology import Topology
@@ -31,9 +32,9 @@ class Exchange(Settings):
         the ranks, the rows of batches, ahead of time, and small sums of outputs, for
         models that can and penalties of single elements: work and memory of an
         iteration are divided by the ranks, and no factor is sent. "auto" takes one of
-        those but for "server", by the time that an iteration of each takes. All give
-        the same but for rounding. The other parameters, but for `wire_dtype`, are about
-        factors.
+        those but for "server", by the time that an iteration of each should take. All
+        give the same but for rounding. The other parameters, but for `wire_dtype`, are
+        about factors.
     staleness : int, default=0
         How many iterations a rank may be ahead of one whose factors it gets, at least
         0. With 0 (bulk synchronous) all ranks apply the same updates in the same order,
@@ -221,6 +222,8 @@ class RunSettings:
         Type of the matrix; None takes that of the model's initial matrix.
     has_dtype : bool
         Whether the type is a parameter of the user's.
+    link_bandwidth : float
+        Bytes a second between two processes.
     """
 
     exchange: Exchange
@@ -230,6 +233,9 @@ class RunSettings:
     n_apart: int = 1
     dtype: str | None = None
     has_dtype: bool = False
+    link_bandwidth: float = field(
+        default_factory=partial(_config.get_bytes, "comm.link-bandwidth")
+    )
 
     def cure(self, dtype: np.dtype) -> str:
         """The end of an error about numbers not finite in a matrix of a type."""

@@ -111,9 +111,9 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         having some of the classes for a pass ("outputs"), so that no work is done
         twice. These give the same but for rounding. "auto" takes factors or matrices
         for "sdca", by bytes, after several batches of each rank where batches are
-        short; for "sgd" it times an iteration of each way but "server", and takes the
-        fastest, or lets rank 0 make all steps where they are too short for several
-        ranks; see :ref:`sfb_apart`. An
+        short; for "sgd" what takes least time by the sizes, never by the clock, or rank
+        0 makes all steps where they are too short for several ranks; see
+        :ref:`sfb_apart`. An
         :class:`~dask_ma.sfb.Exchange` also says to whom factors are sent, how late they
         may come, and with which precision.
     shuffle : bool, default=True

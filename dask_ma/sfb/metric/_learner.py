@@ -112,9 +112,9 @@ class SFBMetricLearner(FittedMetric):
         Whether factors are sent, or whole update matrices, which are smaller where
         batches are large against the numbers of features and components; or, with
         components shared out over ranks, rows, which takes at most as many ranks as
-        components. "auto" times an iteration of each way; but where the steps are so
-        short that all ranks together would take longer than one, rank 0 gets the rows,
-        up to ``dask-ma.sfb.moved-rows``, and makes them. See
+        components. "auto" takes what is quickest by the sizes; but where the steps are
+        so short that all ranks together would take longer than one, rank 0 gets the
+        rows, up to ``dask-ma.sfb.moved-rows``, and makes them. See
         :class:`~dask_ma.sfb.Exchange`.
     warm_start : bool, default=False
         Whether `fit` starts from the components of the fit before.
