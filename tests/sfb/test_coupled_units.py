@@ -115,7 +115,8 @@ def test_memory_of_units():
         units = CoupledUnits(np.ones(200), N_OUTPUTS, L2, **place)
         for _ in range(2):
             units.meet(0.1, (found, COUPLINGS))
-    assert memory.peak < 6.4 * moments.nbytes
+    # One more would be 6.4 of them; other threads of the process take some.
+    assert memory.peak < 6.3 * moments.nbytes
 
 
 def test_no_row_is_in_doubt():
