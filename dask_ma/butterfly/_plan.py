@@ -19,6 +19,7 @@ from dask_ma.butterfly._steps import (
     largest_rank,
     make_preconditioner,
     make_rule,
+    not_below,
     sum_moments,
 )
 from dask_ma.butterfly._used import count_columns
@@ -65,9 +66,13 @@ def prepare(
     """Settle the batch size and the preconditioner; a collective call."""
     group = context.group
     most_rows, most_nonzero = largest_rank(group, problem)
-    moments = None
+    moments = steep = None
     if params.preconditioner is not None:
-        moments = sum_moments(group, problem, params.moments)
+        moments = steep = sum_moments(group, problem)
+        if (before := params.moments) is not None:
+            total = before.total + moments.total
+            moments = Moments(before.sums + moments.sums, total)
+            steep = not_below(moments, steep)
     t = int(params.t)
     base = stack(model)
     state = RankState(
@@ -91,7 +96,7 @@ def prepare(
         batch_size = usual_batch_size(sizes)
     else:
         times: TimeModel = fit_time_model(
-            context, problem, params, state, moments, most_rows, most_nonzero
+            context, problem, params, state, steep, most_rows, most_nonzero
         )
         described = times._asdict()
         batch_size = rounded(times.best_batch_size(group.size), most_rows)
@@ -101,7 +106,7 @@ def prepare(
     described = {**steps, **described}
     state = state._replace(
         batch_size=batch_size,
-        preconditioner=make_preconditioner(moments, params, problem, batch_size),
+        preconditioner=make_preconditioner(steep, params, problem, batch_size),
     )
     rule = make_rule(params, problem, group.size, n_steps, most_nonzero, period)
     return state, Plan(n_steps, rule, described, moments)

@@ -207,7 +207,7 @@ def run_steps(
     return state.after_steps(state.weights, state.weights if agree else None)
 
 
-def sum_moments(group: Group, problem: Problem, before: Moments | None) -> Moments:
+def sum_moments(group: Group, problem: Problem) -> Moments:
     """Moments of the features over the rows of all ranks; a collective call.
 
     Parameters
@@ -216,20 +216,28 @@ def sum_moments(group: Group, problem: Problem, before: Moments | None) -> Momen
         This rank.
     problem : Problem
         The rows.
-    before : Moments or None
-        What an earlier call has returned for other rows, which are to count, too.
 
     Returns
     -------
     moments : Moments
     """
-    sums, total = np.zeros((2, problem.shard.n_features)), problem.total_weight
+    sums = np.zeros((2, problem.shard.n_features))
     for block in problem.shard.read():
         feature_moments(block.X, block.sample_weight, sums)
-    sums = allreduce(group, sums)
-    if before is not None:
-        sums, total = sums + before.sums, total + before.total
-    return Moments(sums, total)
+    return Moments(allreduce(group, sums), problem.total_weight)
+
+
+def not_below(moments: Moments, latest: Moments) -> Moments:
+    """Moments with the mean squares of the latest rows where these are larger.
+
+    The mean over all rows lags behind a stream whose scale grows, and steps by it would
+    be too long for the rows that they are made on.
+    """
+    counts, squares = moments.sums
+    means = np.zeros_like(squares)
+    np.divide(latest.sums[1], latest.sums[0], out=means, where=latest.sums[0] > 0)
+    squares = np.maximum(squares, counts * means)
+    return moments._replace(sums=np.stack([counts, squares]))
 
 
 def make_preconditioner(

@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.datasets import load_breast_cancer, load_diabetes
 
 from dask_ma import ButterflySGDClassifier, ButterflySGDRegressor
@@ -67,3 +68,21 @@ def test_the_noise_of_steps_at_an_optimum_of_zero_is_no_divergence(seed):
             for part in np.array_split(np.arange(500), 10):
                 model.partial_fit(X[part], y[part])
     assert model.score(X, y) > 0.999
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_steps_follow_a_stream_whose_scale_grows(is_sparse):
+    """The mean square of all rows so far lags behind: the R2 fell to -1e10."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, 20)) * (rng.random((2000, 20)) < 0.5)
+    y = X @ rng.normal(size=20)
+    scales = np.geomspace(1e-3, 1, 40)
+    model = ButterflySGDRegressor(random_state=0, n_ranks=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for part, scale in zip(
+            np.array_split(np.arange(2000), 40), scales, strict=True
+        ):
+            rows = scale * X[part]
+            model.partial_fit(sparse.csr_array(rows) if is_sparse else rows, y[part])
+    assert model.score(X, y) > 0.5
