@@ -232,7 +232,8 @@ class FittedFactorization(DistributedEstimator):
         -------
         score : float
             Coefficient of determination; with implicit feedback, the NDCG of 10
-            recommendations, see :meth:`ranking_metrics`.
+            recommendations, see :meth:`ranking_metrics`. Items of the fit are left out
+            of these, so the ratings that it was made to score 0.
         """
         check_is_fitted(self)
         X, y = pairs_and_ratings(X, y)
