@@ -300,28 +300,27 @@ def affinity(model, topics):
     ids=["default", "model", "gradient", "batch"],
 )
 @pytest.mark.parametrize("n_ranks", [1, 4])
-def test_planted_topics_are_found(params, n_ranks):
+@pytest.mark.parametrize("seed", [0, 1])
+def test_planted_topics_are_found(params, n_ranks, seed):
     """From every start, by the defaults, whatever the number of ranks."""
-    X, topics = planted(500)
+    X, topics = planted(150)
     priors = {"doc_topic_prior": 0.2, "topic_word_prior": 0.1}
-    for seed in range(2):
-        model = MALDA(K, n_ranks=n_ranks, random_state=seed, **priors, **params).fit(X)
-        # At a local optimum it is below 0.7.
-        assert affinity(model, topics) > 0.9
+    model = MALDA(K, n_ranks=n_ranks, random_state=seed, **priors, **params).fit(X)
+    # At a local optimum it is below 0.7.
+    assert affinity(model, topics) > 0.9
 
 
 def test_planted_topics_are_found_by_butterfly_mixing():
-    X, topics = planted(1000)
+    X, topics = planted(600)
     priors = {"doc_topic_prior": 0.2, "topic_word_prior": 0.1}
-    for seed in range(2):
-        model = MALDA(K, mixing="butterfly", n_ranks=4, random_state=seed, **priors)
-        assert affinity(model.fit(X), topics) > 0.98
+    model = MALDA(K, mixing="butterfly", n_ranks=4, random_state=0, **priors).fit(X)
+    assert affinity(model, topics) > 0.98
 
 
 # Defaults -----------------------------------------------------------------------------
 
 
-def articles(n_documents, n_words=300, n_topics=8, seed=0):
+def articles(n_documents, n_words=200, n_topics=5, seed=0):
     """Documents of different lengths, from topics that share many of their words."""
     rng = np.random.default_rng(seed)
     common = 1 / np.arange(1.0, n_words + 1)
@@ -339,8 +338,8 @@ def corpus():
     """Training and held-out documents, and what scikit-learn makes of them."""
     X = articles(700)
     X, held_out = X[:450], X[450:]
-    twin = LatentDirichletAllocation(8, random_state=0).fit(X)
-    given = MALDA(8, components_init=twin.components_, max_iter=0, dtype="float64")
+    twin = LatentDirichletAllocation(5, random_state=0).fit(X)
+    given = MALDA(5, components_init=twin.components_, max_iter=0, dtype="float64")
     return X, held_out, measures(given.fit(X), X, held_out)
 
 
@@ -365,17 +364,19 @@ def measured(corpus):
     @cache
     def measure(n_ranks, **params):
         X, held_out, _ = corpus
-        model = MALDA(8, n_ranks=n_ranks, random_state=0, **params)
+        model = MALDA(5, n_ranks=n_ranks, random_state=0, **params)
         return measures(model.fit(X), X, held_out)
 
     return measure
 
 
-@pytest.mark.parametrize("params", [{}, {"learning_method": "online"}], ids=str)
-def test_defaults_are_as_good_with_many_ranks(corpus, measured, params):
+@pytest.mark.parametrize(
+    ("params", "n_ranks"), [({}, 5), ({"learning_method": "online"}, 16)], ids=str
+)
+def test_defaults_are_as_good_with_many_ranks(corpus, measured, params, n_ranks):
     """And at least as good as those of scikit-learn, after as many passes."""
     theirs = corpus[-1]
-    found = {n: measured(n, **params) for n in (1, 16)}
+    found = {n: measured(n, **params) for n in (1, n_ranks)}
     for ours in found.values():
         # Which differ by as much from seed to seed.
         assert (ours < 1.05 * found[1]).all()
@@ -423,7 +424,7 @@ def test_the_prior_of_the_words_is_learned(learning_method, eta):
     """That which the topics have been drawn from."""
     rng = np.random.default_rng(3)
     topics = rng.dirichlet(np.full(150, eta), K)
-    shares = rng.dirichlet(np.full(K, 0.1), 600) @ topics
+    shares = rng.dirichlet(np.full(K, 0.1), 200) @ topics
     X = np.array([rng.multinomial(100, p / p.sum()) for p in shares])
     params = {
         "components_init": 1e4 * topics + 0.01,

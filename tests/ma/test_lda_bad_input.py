@@ -96,6 +96,7 @@ CASES = {
 every_case = pytest.mark.parametrize("case", sorted(CASES))
 
 
+@pytest.mark.each
 @every_case
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])
 def test_wrong_counts(case, method):
@@ -113,7 +114,8 @@ def fitted():
     return MALDA(**PARAMS, doc_topic_prior="auto").fit(frame), frame
 
 
-@every_case
+# Others do not come to the cluster.
+@pytest.mark.parametrize("case", sorted(c for c in CASES if "Dask" in c or "lazy" in c))
 @pytest.mark.filterwarnings("ignore:X does not have valid feature names")
 def test_a_failed_fit_on_a_cluster_keeps_the_earlier_one(case, fitted, cluster):
     make, message = CASES[case]
@@ -163,6 +165,7 @@ PARAMETERS = [
 ]
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(("name", "value", "message"), PARAMETERS)
 @pytest.mark.parametrize("lazy", [False, True])
 def test_parameters_that_do_not_fit_the_counts(name, value, message, lazy):
@@ -189,6 +192,7 @@ def test_parameters_that_do_not_go_together(params, method):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.each
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])
 @pytest.mark.parametrize("params", [{}, {"paradigm": "gradient"}], ids=str)
 def test_counts_that_are_too_large(method, params):

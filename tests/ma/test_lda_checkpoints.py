@@ -9,28 +9,26 @@ from dask_ma import MALDA
 from dask_ma.ma.lda._agent import TopicFit
 
 N, V, K = 40, 8, 3
-# A pass has 4 rounds.
+# A pass has 2 rounds.
 PARAMS = {
     "n_components": K,
-    "max_iter": 4,
-    "batch_size": 10,
-    "local_batch_size": 3,
+    "max_iter": 3,
+    "batch_size": 20,
+    "local_batch_size": 4,
     "random_state": 3,
 }
 SETTINGS = [
     {},
-    {"n_ranks": 3},
     {"n_ranks": 3, "doc_topic_prior": "auto", "dtype": "float64"},
-    {"n_ranks": 4, "mixing": "butterfly", "doc_topic_prior": "auto"},
     {"n_ranks": 3, "mixing": "butterfly"},
     {"n_ranks": 3, "topic_word_prior": "auto"},
     {"n_ranks": 2, "topic_word_prior": np.linspace(0.1, 2, K * V).reshape(K, V)},
     {"n_ranks": 2, "paradigm": "gradient", "doc_topic_prior": "auto"},
     {"n_ranks": 2, "learning_method": "batch"},
-    {"n_ranks": 2, "evaluate_every": 1, "perp_tol": 0.0},
     {"n_ranks": 2, "evaluate_every": 2, "perp_tol": 0.0, "validation_fraction": 0.2},
     {"n_ranks": 2, "evaluate_every": 1, "perp_tol": 0.05, "max_iter": 20},
 ]
+RARELY = {"n_ranks": 4, "mixing": "butterfly", "doc_topic_prior": "auto"}
 
 
 class StopAfterError(Exception):
@@ -76,7 +74,7 @@ def assert_same(one, other):
 
 @pytest.mark.parametrize(
     ("params", "every"),
-    [*((params, 1) for params in SETTINGS), (SETTINGS[0], 3), (SETTINGS[3], 3)],
+    [*((params, 1) for params in SETTINGS), (RARELY, 3)],
     ids=str,
 )
 def test_a_resumed_fit_is_an_uninterrupted_one(X, tmp_path, monkeypatch, params, every):
@@ -85,7 +83,7 @@ def test_a_resumed_fit_is_an_uninterrupted_one(X, tmp_path, monkeypatch, params,
         with monkeypatch.context() as patch:
             # In the third pass, or at the end of it.
             is_batch = "learning_method" in params  # a pass has one round
-            broken_off(patch, 4 if is_batch else 10)
+            broken_off(patch, 3 if is_batch else 5)
             with pytest.raises(StopAfterError):
                 fit(X, **params)
         assert list(tmp_path.iterdir())
@@ -126,7 +124,7 @@ def test_a_fit_that_a_callback_has_ended_is_done(X, tmp_path, monkeypatch):
 
         def on_fit_task_end(self, estimator, context, **kwargs):
             self.n_rounds += 1
-            return self.n_rounds == 6
+            return self.n_rounds == 3
 
         def teardown(self, estimator, context): ...
 
@@ -134,7 +132,7 @@ def test_a_fit_that_a_callback_has_ended_is_done(X, tmp_path, monkeypatch):
     with saving(tmp_path):
         model.fit(X)
         again.fit(X)
-    assert (model.n_iter_, len(model.history_)) == (1, 6)
+    assert (model.n_iter_, len(model.history_)) == (1, 3)
     assert_same(again, model)
     np.testing.assert_equal(again.history_, model.history_)
 
@@ -155,14 +153,14 @@ def test_another_number_of_ranks_says_so(X, tmp_path, n_ranks, mixing):
         first = fit(X, n_ranks=4, max_iter=2, **params)
         with pytest.warns(UserWarning, match=f"by 4 ranks and goes on with {n_ranks}"):
             second = fit(X, n_ranks=n_ranks, **params)
-    assert second.n_iter_ == 4
-    np.testing.assert_equal(second.history_[:8], first.history_)
+    assert second.n_iter_ == 3
+    np.testing.assert_equal(second.history_[:4], first.history_)
     assert second.bound_ < first.bound_
 
 
 @pytest.mark.parametrize(
     ("before", "after", "n_rounds"),
-    [(1, 2, 1), (1, 2, 9), (1, 4, 13), (2, 1, 1), (2, 8, 1)],
+    [(1, 2, 1), (1, 4, 13), (2, 1, 1)],
 )
 def test_other_ranks_go_over_as_many_documents_as_are_left(
     tmp_path, monkeypatch, before, after, n_rounds
@@ -191,15 +189,15 @@ def test_a_fit_that_is_done_is_not_done_again(X, tmp_path):
         np.testing.assert_equal(again.history_, first.history_)
         with saving(tmp_path, resume=False):
             anew = fit(X, learning_decay=0.9)
-    assert anew.n_iter_ == 4
+    assert anew.n_iter_ == 3
 
 
 def test_the_last_round_is_saved_whatever_the_interval(X, tmp_path):
     with saving(tmp_path, every=1000):
         fit(X)
     assert sorted(path.name for path in tmp_path.glob("*/*")) == [
-        "round-00000016.json",
-        "round-00000016.npz",
+        "round-00000006.json",
+        "round-00000006.npz",
     ]
 
 
@@ -223,12 +221,12 @@ def test_other_words(X, tmp_path):
 def test_what_ends_a_fit_may_change(X, tmp_path, interrupted):
     """More passes, and other tests for the end."""
     with saving(tmp_path):
-        with interrupted(3):
+        with interrupted(2):
             fit(X, max_iter=1, evaluate_every=1, perp_tol=1.0, total_samples=1e6)
         model = fit(X, evaluate_every=2, perp_tol=0.0, total_samples=1e5)
         assert len(list(tmp_path.iterdir())) == 2
-    assert model.n_iter_ == 4
+    assert model.n_iter_ == 3
     rounds = [record["round"] for record in model.history_]
-    assert rounds == list(range(1, 17))
+    assert rounds == list(range(1, 7))
     plain = fit(X, evaluate_every=2, perp_tol=0.0)
     np.testing.assert_array_equal(model.components_, plain.components_)

@@ -58,7 +58,7 @@ def test_a_stream(X):
 def test_a_stream_learns(X, params):
     model = MALDA(**PARAMS, n_ranks=2, total_samples=N, learning_offset=1.0, **params)
     values = []
-    for _ in range(8):
+    for _ in range(5):
         for part in (X[:13], X[13:30], da.from_array(X[30:], chunks=(3, V))):
             model.partial_fit(part)
         values.append(model.perplexity(X))

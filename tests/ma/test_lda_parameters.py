@@ -14,7 +14,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:partial_fit has taken")
 N, V, K = 40, 8, 3
 BASE = {
     "n_components": K,
-    "max_iter": 3,
+    "max_iter": 2,
     "batch_size": 20,
     "local_batch_size": 4,
     "random_state": 0,
@@ -30,7 +30,7 @@ FLIPS = {
     "word_weights": ({}, "variational"),
     "learning_decay": ({}, 0.6),
     "learning_offset": ({}, 2.0),
-    "max_iter": ({}, 4),
+    "max_iter": ({}, 3),
     "batch_size": ({"n_ranks": 2}, 10),
     "local_batch_size": ({}, 20),
     "evaluate_every": ({"perp_tol": 0.0}, 1),
@@ -181,7 +181,7 @@ def test_the_ends_of_the_rates(X):
     assert fast.components_.sum() == pytest.approx(X.sum() + K * V / K, rel=1e-5)
 
 
-@pytest.mark.parametrize("threshold", [1, 2, 9, 49, None])
+@pytest.mark.parametrize("threshold", [1, 9, 49])
 def test_precision_of_digamma(X, threshold, monkeypatch):
     def fit(threshold):
         monkeypatch.setattr("dask_ma.topics._fitted.DIGAMMA_THRESHOLD", threshold)
@@ -190,7 +190,7 @@ def test_precision_of_digamma(X, threshold, monkeypatch):
     exact, model = fit(None), fit(threshold)
     error = abs(model.components_ / exact.components_ - 1).max()
     # What is left out of the series is below 1 / (252 threshold^6) in each value.
-    bound = 0 if threshold is None else 100 / (252 * threshold**6)
+    bound = 100 / (252 * threshold**6)
     assert error <= bound + 1e-9
     if threshold == 1:
         assert error > 1e-8
@@ -218,14 +218,14 @@ def test_values_out_of_range(name, value, method, X):
 @pytest.fixture(scope="module")
 def perplexities(X):
     """Of a fit that nothing ends, after each pass."""
-    whole = MALDA(**{**BASE, **EVALUATED, "max_iter": 30}).fit(X)
-    assert whole.n_iter_ == 30
+    whole = MALDA(**{**BASE, **EVALUATED, "max_iter": 20}).fit(X)
+    assert whole.n_iter_ == 20
     return [r["perplexity"] for r in whole.history_ if np.isfinite(r["perplexity"])]
 
 
 @pytest.mark.parametrize(
     ("params", "evaluate_every"),
-    [({}, 1), ({}, 2), ({"perp_tol": 0.0}, 1), ({"perp_tol": 0.3}, 1)],
+    [({}, 1), ({}, 2), ({"perp_tol": 0.0}, 1)],
     ids=str,
 )
 def test_the_fit_ends_when_the_perplexity_settles(
@@ -233,16 +233,16 @@ def test_the_fit_ends_when_the_perplexity_settles(
 ):
     """By the rule of scikit-learn, applied to the perplexities of a whole fit."""
     values = perplexities
-    assert len(values) == 30
+    assert len(values) == 20
     every = evaluate_every
     changes = abs(np.diff(values[every - 1 :: every]))
     tol = params.get("perp_tol", 0.1)
     settled = np.flatnonzero(changes < tol)
-    expected = every * (settled[0] + 2) if len(settled) else 30
-    model = MALDA(**{**BASE, "max_iter": 30, "evaluate_every": every, **params}).fit(X)
+    expected = every * (settled[0] + 2) if len(settled) else 20
+    model = MALDA(**{**BASE, "max_iter": 20, "evaluate_every": every, **params}).fit(X)
     assert model.n_iter_ == expected
     assert model.bound_ == model.history_[-1]["perplexity"]
-    assert (expected == 30) == (tol == 0)
+    assert (expected == 20) == (tol == 0)
 
 
 @pytest.mark.parametrize("evaluate_every", [0, -1, -5])
@@ -251,4 +251,4 @@ def test_nothing_is_evaluated_on_the_way(X, evaluate_every):
     values = [record["perplexity"] for record in model.history_]
     assert np.isnan(values[:-1]).all()
     assert model.bound_ == values[-1]
-    assert model.n_iter_ == 3
+    assert model.n_iter_ == 2

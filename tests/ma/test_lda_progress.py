@@ -30,7 +30,7 @@ def X():
     return rng.poisson(rng.gamma(0.5, 2.0, (N, V))).astype(float)
 
 
-@pytest.fixture(params=["here", "inproc", "process"])
+@pytest.fixture
 def place(request):
     """No client, in-process workers, worker processes."""
     if request.param == "here":
@@ -41,6 +41,14 @@ def place(request):
         yield client
 
 
+everywhere = pytest.mark.parametrize(
+    "place", ["here", "inproc", "process"], indirect=True
+)
+here_and_elsewhere = pytest.mark.parametrize(
+    "place", ["here", "process"], indirect=True
+)
+
+
 def column(model, name):
     return [record[name] for record in model.history_]
 
@@ -48,6 +56,8 @@ def column(model, name):
 # History ------------------------------------------------------------------------------
 
 
+@pytest.mark.each
+@everywhere
 @pytest.mark.parametrize(
     ("mixing", "evaluate_every"), [("allreduce", -1), ("butterfly", 2)]
 )
@@ -113,6 +123,7 @@ def test_documents_of_a_batch_step(X):
     assert column(model, "n_iter") == [1, 2, 3]
 
 
+@here_and_elsewhere
 def test_timeline(place, X):
     model = MALDA(**PARAMS).fit(X)
     timeline = model.timeline_
@@ -165,6 +176,7 @@ def callbacks():
 
 
 @pytest.mark.each
+@here_and_elsewhere
 @pytest.mark.parametrize("mixing", MIXINGS)
 def test_callbacks_change_nothing(place, X, mixing, callbacks):
     params = {**PARAMS, "mixing": mixing, "doc_topic_prior": "auto"}
@@ -187,6 +199,7 @@ def test_callbacks_change_nothing(place, X, mixing, callbacks):
 
 
 @pytest.mark.pairs
+@here_and_elsewhere
 @pytest.mark.parametrize("mixing", MIXINGS)
 @pytest.mark.parametrize("stop_at", [2, 3])
 def test_a_callback_ends_the_fit(place, X, mixing, stop_at, callbacks):
@@ -202,6 +215,7 @@ def test_a_callback_ends_the_fit(place, X, mixing, stop_at, callbacks):
     np.testing.assert_array_equal(model.components_, recorder.models[-1].components_)
 
 
+@everywhere
 def test_error_of_a_callback(place, X, callbacks):
     model = MALDA(**PARAMS).fit(X)
     before = dict(vars(model))
@@ -224,6 +238,7 @@ def test_partial_fit_is_followed(X, callbacks):
 
 
 @pytest.mark.each
+@here_and_elsewhere
 @pytest.mark.parametrize(("verbose", "mixing"), [(1, "allreduce"), (2, "butterfly")])
 def test_lines(place, X, capsys, verbose, mixing):
     params = {**PARAMS, "mixing": mixing}

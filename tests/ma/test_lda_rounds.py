@@ -213,7 +213,7 @@ ETAS = {
 }
 
 
-@pytest.mark.pairs
+@pytest.mark.each(2)
 @pytest.mark.parametrize("eta", ETAS.values(), ids=ETAS)
 @pytest.mark.parametrize("learning_decay", [0.0, 0.51, 1.0])
 @pytest.mark.usefixtures("averaged")

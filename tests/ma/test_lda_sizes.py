@@ -45,10 +45,12 @@ def test_rounds_of_many_topics_do_not_become_longer():
     updates = [count_updates(size // 2, size, 25_000) for size in sizes]
     assert sizes[0] == round_size(25_000, 2)
     assert updates == [16, 8, 4, 4]
-    X = counts(5000)
+    # Documents without words count as documents, and take no time.
+    X = np.zeros((2100, 3))
+    X[::50] = 1
     params = {"max_iter": 1, "max_doc_update_iter": 1, "n_ranks": 2, "random_state": 0}
-    n_rounds = [len(MALDA(k, **params).fit(X).history_) for k in (2, 4000)]
-    assert n_rounds == [2, 5]
+    n_rounds = [len(MALDA(k, **params).fit(X).history_) for k in (2, 3500)]
+    assert n_rounds == [2, 3]
 
 
 @pytest.mark.parametrize("n_ranks", [2, 3, 16, 300])
@@ -106,7 +108,7 @@ def counts(n):
 def test_a_fit_takes_these_sizes(n_ranks, lazy):
     """Also where the number of documents is not known before they are computed."""
     X = counts(600)
-    X = da.from_array(X, chunks=(100, -1)) if lazy else X
+    X = da.from_array(X, chunks=(200, -1)) if lazy else X
     X = X[X.sum(axis=1) >= 0]
     params = {"n_components": 2, "max_iter": 2, "n_ranks": n_ranks, "random_state": 0}
     params["learning_method"] = "online"
@@ -134,16 +136,16 @@ def test_gradients_and_streams_take_them_too():
 
 
 def test_long_rounds_learn_the_prior_of_short_ones():
-    """Several ranks have two averages in a pass here, and one rank has 10 rounds."""
+    """Several ranks have two averages in a pass here, and one rank has 9 rounds."""
     rng = np.random.default_rng(3)
     topics = rng.dirichlet(np.full(60, 0.05), 5)
-    shares = rng.dirichlet(np.full(5, 0.05), 2500)
+    shares = rng.dirichlet(np.full(5, 0.05), 2100)
     X = np.array([rng.multinomial(30, p) for p in shares @ topics], dtype=float)
-    params = {"n_components": 5, "doc_topic_prior": "auto", "max_iter": 5}
+    params = {"n_components": 5, "doc_topic_prior": "auto", "max_iter": 3}
     sums, n_rounds = [], []
     for n_ranks in (1, 2, 4):
         model = MALDA(**params, n_ranks=n_ranks, random_state=0).fit(X)
         sums.append(model.doc_topic_prior_.sum())
         n_rounds.append(len(model.history_))
-    assert n_rounds == [50, 10, 10]
+    assert n_rounds == [27, 6, 6]
     np.testing.assert_allclose(sums[1:], sums[0], rtol=0.25)

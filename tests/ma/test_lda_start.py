@@ -19,7 +19,7 @@ def X():
     topics[:, :N_COMMON] = 0.6 * rng.dirichlet(np.ones(N_COMMON))
     for topic, own in zip(topics, np.array_split(np.arange(N_COMMON, V), K)):
         topic[own] = 0.4 * rng.dirichlet(np.full(len(own), 0.5))
-    shares = rng.dirichlet(np.full(K, 0.1), 2500) @ topics
+    shares = rng.dirichlet(np.full(K, 0.1), 1200) @ topics
     counts = [rng.multinomial(60, p / p.sum()) for p in shares]
     return sparse.csr_array(np.array(counts, dtype=np.float32))
 
@@ -48,6 +48,7 @@ def test_no_topic_ends_empty(X, seed, n_ranks):
 
 def test_first_topics_are_of_documents(X):
     """Each of its own and, as much again, of all of them, beside random numbers."""
+    X = sparse.vstack([X, X, X])
     drawn, first = begin(X, learning_method="batch"), begin(X)
     added = first - drawn
     assert added.min() > -1e-12
@@ -87,9 +88,9 @@ def test_what_the_updates_leave_of_the_first_topics(
         foreseen.append(arguments[-1])
 
     monkeypatch.setattr(_agent, "add_documents", add)
-    sizes = {"batch_size": 700, "paradigm": paradigm}
+    sizes = {"batch_size": 300, "paradigm": paradigm}
     if paradigm == "model":
-        sizes["local_batch_size"] = 150
+        sizes["local_batch_size"] = 70
     model = MALDA(K, max_iter=n_passes, n_ranks=n_ranks, random_state=0, **sizes)
     t = np.arange(1, model.fit(X).n_batch_iter_)
     assert len(t) > 3 * n_passes
@@ -101,14 +102,14 @@ def test_what_the_updates_leave_of_the_first_topics(
 def test_few_updates_get_over_the_first_topics(n_ranks):
     """Documents that are no more alike than others say nothing about topics."""
     rng = np.random.default_rng(5)
-    words = 1 / np.arange(5, 10_005)
+    words = 1 / np.arange(5, 5005)
     counts = rng.multinomial(60, words / words.sum(), 2500)
     X, X_test = (sparse.csr_array(part) for part in np.split(counts, [2000]))
     params = {"batch_size": 400, "local_batch_size": 400 // n_ranks, "max_iter": 1}
     params |= {"random_state": 0, "n_ranks": n_ranks}
-    alike = begin(X[:1000], 50, learning_method="batch")
+    alike = begin(X[:1000], 30, learning_method="batch")
     ours, theirs = (
-        MALDA(50, components_init=start, **params)
+        MALDA(30, components_init=start, **params)
         .fit(X)
         .perplexity(X_test, method="completion")
         for start in (None, alike)
