@@ -172,6 +172,7 @@ def test_weights_of_classes_against_the_rest(multi, average_by_hand, n_ranks):
     np.testing.assert_allclose(ours.intercept_, intercept, rtol=1e-10)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("container", sorted(CONTAINERS))
 @pytest.mark.parametrize("n_rows", [120, 119])
 def test_three_ranks_are_averaged_by_rows(binary, average_by_hand, container, n_rows):
@@ -232,22 +233,21 @@ def test_ranks_count_by_the_weights_of_their_rows(binary, weights, average_by_ha
 # -- The loop ------------------------------------------------------------------------
 
 
-def after_each_round(X, y, n_rounds, **params):
+@pytest.fixture(scope="module")
+def after_each_round(binary):
     """Coefficients after 1, 2, ... rounds; each fit repeats those before."""
-    return [
-        fit(MASGDClassifier, X, y, 3, max_iter=n, **params).coef_
-        for n in range(1, n_rounds + 1)
-    ]
+    fits = (fit(MASGDClassifier, *binary, 3, max_iter=n) for n in range(1, 5))
+    return [model.coef_ for model in fits]
 
 
 @pytest.mark.parametrize(
-    ("average", "first"), [(True, 0), (1, 0), (120, 0), (121, 1), (360, 2), (481, 4)]
+    ("average", "first"), [(True, 0), (120, 0), (121, 1), (360, 2), (481, 4)]
 )
-def test_average_is_a_mean_of_the_rounds(binary, average, first):
+def test_average_is_a_mean_of_the_rounds(binary, after_each_round, average, first):
     """From the first round on that counts, round j has the weight j (j + 1) (j + 2)."""
     X, y = binary
     ours = fit(MASGDClassifier, X, y, 3, max_iter=4, average=average)
-    models = after_each_round(X, y, 4)
+    models = after_each_round
     j = np.arange(1, 5 - first)
     expected = (
         np.average(models[first:], axis=0, weights=j * (j + 1) * (j + 2))

@@ -1,5 +1,7 @@
 """Wrong input raises an error that says what and where, here and on a cluster."""
 
+from contextlib import nullcontext
+
 import dask
 import dask.array as da
 import dask.bag
@@ -288,8 +290,18 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(CASES))
-def test_refused(name, inproc_client, monkeypatch):
+PLACES = ["one rank", "three ranks", "cluster"]
+# Each in one of them, and everywhere what is looked at where the blocks are.
+REFUSED = [
+    (name, place)
+    for number, name in enumerate(sorted(CASES))
+    for place in PLACES
+    if "unknown" in name or "kinds" in name or place == PLACES[number % 3]
+]
+
+
+@pytest.mark.parametrize(("name", "place"), REFUSED)
+def test_refused(name, place, inproc_client, monkeypatch):
     """Never trained on, whether there is a cluster or not."""
 
     def refuse(*args, **kwargs):
@@ -299,16 +311,14 @@ def test_refused(name, inproc_client, monkeypatch):
     make, error, words = CASES[name]
     X, y, *weight = make()
     arguments = {"sample_weight": weight[0]} if weight else {}
-    for n_ranks in (1, 3):
-        model = MASGDClassifier(n_ranks=n_ranks, **PARAMS)
-        with pytest.raises(error, match=words):
-            model.fit(X, y, **arguments)
-        assert not [name for name in vars(model) if name.endswith("_")]
-    with inproc_client.as_current():
-        model = MASGDClassifier(**PARAMS)
-        with pytest.raises(error, match=words):
-            model.fit(X, y, **arguments)
-        assert not [name for name in vars(model) if name.endswith("_")]
+    n_ranks = {"one rank": 1, "three ranks": 3, "cluster": None}[place]
+    model = MASGDClassifier(n_ranks=n_ranks, **PARAMS)
+    with (
+        inproc_client.as_current() if place == "cluster" else nullcontext(),
+        pytest.raises(error, match=words),
+    ):
+        model.fit(X, y, **arguments)
+    assert not [name for name in vars(model) if name.endswith("_")]
 
 
 def test_lowest_block_is_named(cluster):

@@ -7,7 +7,7 @@ from distributed import Client, wait
 
 from dask_ma import MASGDClassifier, MASGDRegressor
 
-PARAMS = {"max_iter": 4, "tol": None, "random_state": 7, "n_ranks": 4}
+PARAMS = {"max_iter": 3, "tol": None, "random_state": 7, "n_ranks": 4}
 CASES = [
     (MASGDClassifier, {"loss": "log_loss"}, "binary"),
     (MASGDClassifier, {"early_stopping": True, "average": True}, "multi"),
@@ -37,7 +37,6 @@ def test_threads_and_clusters_agree(
 ):
     """4 threads here, 4 workers here, 4 processes, and 2 processes of 2 ranks each."""
     here = fit_all(CASES, request)
-    assert fit_all(CASES, request) == here
     for client in (inproc_client, process_client, wide_client):
         with client.as_current():
             assert fit_all(CASES, request) == here

@@ -7,6 +7,7 @@ from estimators import build
 from scipy import sparse
 
 from dask_ma import MASGDClassifier, MASGDRegressor
+from dask_ma.comm import LocalGroup
 from dask_ma.kernels import LOSSES, loss_slopes
 from dask_ma.ma import Gradients, Models
 from dask_ma.ma._paradigm import aggregate
@@ -198,7 +199,7 @@ def test_empty_samples_leave_the_model(binary):
 
 def test_samples_find_the_same_optimum(binary, objective):
     X, y = binary
-    params = {"loss": "log_loss", "max_iter": 600, "average": True}
+    params = {"loss": "log_loss", "max_iter": 300, "average": True}
     whole = fit(MASGDClassifier, X, y, 2, **params)
     part = fit(MASGDClassifier, X, y, 2, paradigm__batch_fraction=0.4, **params)
     assert objective(part, X, y) == pytest.approx(objective(whole, X, y), rel=0.01)
@@ -219,7 +220,7 @@ def test_objective_of_the_history(binary, objective):
 
 def test_adaptive_steps_shrink(binary):
     """Too large a step goes nowhere, until it has been divided by 5 a few times."""
-    params = {"eta0": 50.0, "max_iter": 1000, "alpha": 1e-3, "n_iter_no_change": 2}
+    params = {"eta0": 50.0, "max_iter": 300, "alpha": 1e-3, "n_iter_no_change": 2}
     model = fit(
         MASGDClassifier, *binary, 2, learning_rate="adaptive", tol=1e-3, **params
     )
@@ -278,7 +279,7 @@ def test_ranks_without_rows(inproc_client, binary, aggregation, paradigm):
 
 @pytest.mark.each
 @pytest.mark.parametrize("paradigm", PARADIGMS, ids=repr)
-@pytest.mark.parametrize("n_ranks", [1, 2, 5, 8])
+@pytest.mark.parametrize("n_ranks", [1, 2, 5])
 def test_aggregations_agree_bit_for_bit(multi, paradigm, n_ranks):
     params = {"max_iter": 3, "tol": None, "random_state": 0, "n_ranks": n_ranks}
     params["paradigm"] = paradigm
@@ -313,27 +314,22 @@ def test_clusters_agree_bit_for_bit(inproc_client, process_client, wide_client, 
             assert fit_all() == here
 
 
-def test_all_aggregations_send_the_same(process_client, configured):
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_all_aggregations_send_the_same(monkeypatch, configured, aggregation):
     """Each model is sent once and received once, whoever adds them up."""
-    with configured({"dask-ma.comm.message-overhead": 0}, process_client):
-        check_that_all_aggregations_send_the_same(process_client)
-
-
-def check_that_all_aggregations_send_the_same(process_client):
+    # Ranks send bytes to each other, as those of processes do.
+    create = LocalGroup.create
+    monkeypatch.setattr(LocalGroup, "create", lambda n_ranks: create(n_ranks, 1))
     rng = np.random.default_rng(0)
     # Each column has a value: models have none of those that nobody has.
-    parts = rng.normal(size=200_000), np.arange(200_000), np.arange(0, 200_001, 5000)
-    X = sparse.csr_array(parts, shape=(40, 200_000))
-    y = np.arange(40) % 2
-    sent = {}
-    for aggregation in AGGREGATIONS:
-        with process_client.as_current():
-            model = MASGDClassifier(
-                n_ranks=4, max_iter=2, tol=None, paradigm=Models(aggregation)
-            ).fit(X, y)
-        sent[aggregation] = model.history_[1]["bytes_sent"] / 1.6e6
-    for models in sent.values():
-        assert models == pytest.approx(6, rel=0.05)
+    parts = rng.normal(size=50_000), np.arange(50_000), np.arange(0, 50_001, 1250)
+    X = sparse.csr_array(parts, shape=(40, 50_000))
+    params = {"n_ranks": 4, "max_iter": 2, "tol": None}
+    with configured({"dask-ma.comm.message-overhead": 0}):
+        model = MASGDClassifier(**params, paradigm=Models(aggregation))
+        model.fit(X, np.arange(40) % 2)
+    models = model.history_[1]["bytes_sent"] / (8 * 50_000)
+    assert models == pytest.approx(6, rel=0.05)
 
 
 def test_rank_0_is_spared_by_the_tree_and_by_allreduce(run_ranks, configured):

@@ -97,16 +97,19 @@ def test_sgd_that_only_does_harm_is_ended(binary, objective, loss, refine):
 
 
 def test_what_auto_leaves_alone(scaled, regression):
+    # Rounds of all of them end soon, by themselves.
+    soon = {"random_state": 0, "n_ranks": 2, "tol": 0.1, "n_iter_no_change": 1}
     for params in (
-        {"tol": None, "max_iter": 3},
+        {"tol": None, "max_iter": 3, "n_iter_no_change": "auto"},
         {"early_stopping": True},
         {"learning_rate": "pa1", "eta0": 0.1},
         {"paradigm": "gradient", "learning_rate": "constant", "eta0": 0.1},
         {"loss": "perceptron"},
         {"refine": None},
     ):
-        model = MASGDClassifier(random_state=0, n_ranks=2, **params).fit(*scaled)
+        model = MASGDClassifier(**{**soon, **params}).fit(*scaled)
         assert n_refined(model) == 0, params
+    assert n_refined(MASGDClassifier(**soon).fit(*scaled)) > 0
     regressor = MASGDRegressor(random_state=0).fit(*regression)
     assert n_refined(regressor) > 0
     two = np.unique(scaled[1])[:2]
