@@ -60,12 +60,12 @@ def check(simulation, X, y, n_ranks, n_passes=3, weight=None, rtol=1e-9, **param
 
 @pytest.mark.each(2)
 @pytest.mark.parametrize("mixing", MIXINGS)
-@pytest.mark.parametrize("n_ranks", range(1, 10))
+@pytest.mark.parametrize("n_ranks", [1, 2, 3, 4, 5, 7, 8])
 def test_ranks_and_mixings(binary, simulation, n_ranks, mixing):
     check(simulation, *binary, n_ranks, mixing=mixing)
 
 
-@pytest.mark.pairs
+@pytest.mark.each(2)
 @pytest.mark.parametrize("mixing_period", [2, 3, 7, 100])
 @pytest.mark.parametrize("mixing", ["butterfly", "allreduce", "periodic"])
 @pytest.mark.parametrize("n_ranks", [2, 3, 4])
@@ -73,22 +73,22 @@ def test_ranks_go_on_alone_between_exchanges(
     binary, simulation, n_ranks, mixing, mixing_period
 ):
     params = {"mixing": mixing, "mixing_period": mixing_period, "batch_size": 4}
-    ours, theirs = check(simulation, *binary, n_ranks, 5, average=150, **params)
+    ours, theirs = check(simulation, *binary, n_ranks, average=150, **params)
     params["mixing_period"] = 1
-    every_step = fit(*binary, n_ranks, 5, average=150, **params)
+    every_step = fit(*binary, n_ranks, average=150, **params)
     assert not np.allclose(ours.coef_, every_step.coef_, rtol=1e-6)
-    assert theirs.n_exchanges == 5 * -(-theirs.n_steps // mixing_period)
+    assert theirs.n_exchanges == 3 * -(-theirs.n_steps // mixing_period)
 
 
 @pytest.mark.parametrize(
     ("n_ranks", "batch_size", "period"),
-    [(2, 1, 60), (2, 7, 9), (2, 13, 5), (4, 1, 15), (5, 1, 8), (8, 1, 5), (8, 4, 1)],
+    [(2, 1, 60), (2, 7, 9), (2, 13, 5), (5, 1, 8), (8, 4, 1)],
 )
 def test_ranks_hear_of_each_other_once_in_a_pass(binary, n_ranks, batch_size, period):
     """By default, or more often where a pass has few steps."""
     other = period - 1 if period > 1 else 2
     default, named, others = (
-        fit(*binary, n_ranks, batch_size=batch_size, **params)
+        fit(*binary, n_ranks, n_passes=1, batch_size=batch_size, **params)
         for params in ({}, {"mixing_period": period}, {"mixing_period": other})
     )
     np.testing.assert_array_equal(default.coef_, named.coef_)
@@ -100,8 +100,9 @@ def test_ranks_with_rows_of_different_classes_hear_of_each_other_more_often(bina
     """Nothing is known of targets that are no classes."""
     X, y = binary
     order = np.argsort(y, kind="stable")
-    sorted_by_class = fit(X[order], y[order], 2, batch_size=1)
-    regression = fit(X, y.astype(float), 2, batch_size=1, loss="squared_error")
+    params = {"n_passes": 1, "batch_size": 1}
+    sorted_by_class = fit(X[order], y[order], 2, **params)
+    regression = fit(X, y.astype(float), 2, loss="squared_error", **params)
     for model in (sorted_by_class, regression):
         assert model.history_[0]["mixing_period"] == 15
 
@@ -115,7 +116,7 @@ def test_bytes_follow_the_exchanges(binary):
     assert sent[0] - sent[1] == (30 - 3) * 4 * 7 * 8
 
 
-@pytest.mark.pairs
+@pytest.mark.each(2)
 @pytest.mark.parametrize("preconditioner", ["bounded", "jacobi", "frequency", None])
 @pytest.mark.parametrize("loss", ["log_loss", "hinge"])
 @pytest.mark.parametrize("n_ranks", [1, 4, 5])
@@ -125,7 +126,7 @@ def test_preconditioners(multi, simulation, n_ranks, loss, preconditioner):
     check(simulation, X, y, n_ranks, loss=loss, preconditioner=preconditioner)
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.parametrize("loss", MARGIN_LOSSES + REGRESSION_LOSSES)
 @pytest.mark.parametrize("n_ranks", [1, 4])
 @pytest.mark.parametrize("data", ["binary", "multi"])
@@ -134,7 +135,7 @@ def test_losses(request, simulation, data, n_ranks, loss):
     check(simulation, X, y, n_ranks, loss=loss)
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.parametrize("loss", REGRESSION_LOSSES)
 @pytest.mark.parametrize("n_ranks", [1, 3, 4])
 @pytest.mark.parametrize("container", [np.asarray, sparse.csr_array])
@@ -151,7 +152,7 @@ def test_regression(binary, weights, simulation, n_ranks, loss, container):
 @pytest.mark.pairs
 @pytest.mark.parametrize("average", [False, True, 200])
 @pytest.mark.parametrize("eta0", [0.3, 300.0])
-@pytest.mark.parametrize("n_ranks", [1, 3, 4])
+@pytest.mark.parametrize("n_ranks", [1, 3])
 def test_adapted_steps(binary, simulation, n_ranks, eta0, average):
     """The long steps fail at first: the passes are taken back."""
     adaptive = {"learning_rate": "adaptive", "eta0": eta0, "average": average}
@@ -222,7 +223,7 @@ def test_other_parameters(binary, simulation, n_ranks, params):
     check(simulation, *binary, n_ranks, **params)
 
 
-@pytest.mark.pairs
+@pytest.mark.each(2)
 @pytest.mark.parametrize("n_rows", [9, 10, 119])
 @pytest.mark.parametrize("n_ranks", [3, 8])
 @pytest.mark.parametrize("mixing", MIXINGS)
@@ -250,6 +251,7 @@ def test_weights_of_classes(binary):
     assert not np.allclose(by_class.coef_, balanced.coef_)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("mixing", ["butterfly", "none"])
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("weighted", [False, True])
@@ -295,7 +297,7 @@ def test_ranks_without_rows(binary, simulation, mixing):
     np.testing.assert_allclose(ours.intercept_, intercept, rtol=1e-9)
 
 
-@pytest.mark.pairs
+@pytest.mark.each(2)
 @pytest.mark.parametrize("container", sorted(CONTAINERS))
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n_ranks", [1, 3, 4])
@@ -374,8 +376,8 @@ def test_the_model_comes_closer_to_the_optimum_with_every_pass(binary):
 
 def test_tol_and_patience_end_the_fit(binary):
     """A pass has to bring a part of the objective."""
-    model = fit(*binary, 2, n_passes=200)
-    model.set_params(tol=2e-2, n_iter_no_change=3).fit(*binary)
+    model = fit(*binary, 2, n_passes=1)
+    model.set_params(max_iter=200, tol=2e-2, n_iter_no_change=3).fit(*binary)
     values = [record["objective"] for record in model.history_]
     best = np.minimum.accumulate(values)
     assert model.n_iter_ < 200

@@ -94,6 +94,7 @@ def test_estimates_of_signal_and_noise_have_no_bias():
     assert square == pytest.approx(25, rel=0.01)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("loss", ["log_loss", "hinge"])
 @pytest.mark.parametrize("data", ["binary", "multi"])
 @pytest.mark.parametrize("n_ranks", [2, 3])

@@ -10,11 +10,10 @@ from dask_ma.comm import LocalGroup
 from dask_ma.engine import RankContext
 from dask_ma.supervised import pass_generator
 
-PARAMS = {"max_iter": 3, "tol": None, "random_state": 7, "batch_size": 8}
+PARAMS = {"max_iter": 2, "tol": None, "random_state": 7, "batch_size": 8}
 CASES = [
     ({"n_ranks": 4}, "binary"),
     ({"n_ranks": 4, "loss": "hinge", "preconditioner": None}, "multi"),
-    ({"n_ranks": 4, "mixing": "allreduce"}, "binary"),
     ({"n_ranks": 4, "mixing": "periodic"}, "multi"),
     ({"n_ranks": 4, "mixing": "none"}, "binary"),
     ({"n_ranks": 3}, "binary"),
@@ -43,7 +42,6 @@ def test_threads_and_clusters_agree(
 ):
     """Threads here, 4 workers here, 4 processes, and 2 processes of several ranks."""
     here = fit_all(request)
-    assert fit_all(request) == here
     for client in (inproc_client, process_client, wide_client):
         with client.as_current():
             assert fit_all(request) == here
@@ -77,7 +75,7 @@ def test_passes_and_ranks_have_orders_of_their_own():
 
 
 def test_a_pass_is_a_function_of_the_state(monkeypatch, binary):
-    """Started again from the states after two passes, the third one is the same."""
+    """Started again from the states after a pass, the second one is the same."""
     from dask_ma.butterfly import _agent
 
     states: dict[tuple[int, int], RankState] = {}
@@ -85,7 +83,7 @@ def test_a_pass_is_a_function_of_the_state(monkeypatch, binary):
 
     def resume(context, *args):
         state, plan = prepare(context, *args)
-        return states.get((context.group.rank, 2), state), plan
+        return states.get((context.group.rank, 1), state), plan
 
     make_steps = _agent.make_steps
 
@@ -127,6 +125,6 @@ def test_the_sibling_of_a_rank_has_its_state(monkeypatch, binary, n_ranks):
         other = weights[sibling(rank, t - 2, n_ranks), n_passes][1]
         np.testing.assert_array_equal(own, other)
     distinct = {
-        own.tobytes() for (_, n_passes), (_, own) in weights.items() if n_passes == 3
+        own.tobytes() for (_, n_passes), (_, own) in weights.items() if n_passes == 2
     }
     assert len(distinct) == n_ranks // 2

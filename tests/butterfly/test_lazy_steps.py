@@ -23,7 +23,7 @@ PARAMS = {
     "batch_size": 5,
     "learning_rate": "invscaling",
     "eta0": 0.3,
-    "max_iter": 3,
+    "max_iter": 2,
     "tol": None,
     "refine": None,
     "random_state": 0,
@@ -83,7 +83,7 @@ def check(lazily, X, y, rtol=1e-9, start=None, **params):
 @pytest.mark.each(2)
 @pytest.mark.parametrize("average", [False, 60])
 @pytest.mark.parametrize("mixing", MIXINGS)
-@pytest.mark.parametrize("n_ranks", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("n_ranks", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("mixing_period", ["auto", 3])
 def test_ranks_and_mixings(lazily, rows, n_ranks, mixing, average, mixing_period):
     if mixing == "none":
@@ -107,7 +107,7 @@ def test_ranks_and_mixings(lazily, rows, n_ranks, mixing, average, mixing_period
         {"loss": "hinge", "alpha": 3.0, "average": True, "mixing": "periodic"},
         {"batch_size": 1, "n_ranks": 8, "eta0": 3.0},
         {"learning_rate": "adaptive", "eta0": 300.0, "max_iter": 10},
-        {"learning_rate": "adaptive", "average": True, "max_iter": 10},
+        {"learning_rate": "adaptive", "average": True, "max_iter": 6},
         {"class_weight": {0: 0.3, 1: 5.0}},
         {"mixing_period": 4, "loss": "hinge", "alpha": 3.0, "average": True},
     ],
@@ -179,7 +179,7 @@ def test_the_sibling_of_a_rank_has_its_state(monkeypatch, lazily, rows, n_ranks)
 
     monkeypatch.setattr(_agent, "make_steps", watched)
     lazily(ButterflySGDClassifier(**PARAMS, n_ranks=n_ranks), *rows)
-    assert len(weights) == 3 * n_ranks
+    assert len(weights) == 2 * n_ranks
     for (rank, n_passes), (t, own) in weights.items():
         other = weights[sibling(rank, t - 2, n_ranks), n_passes][1]
         np.testing.assert_array_equal(own, other)
@@ -259,6 +259,7 @@ def test_messages_do_not_have_the_indices_of_the_input(monkeypatch, average):
     np.testing.assert_array_equal(models[0].coef_, models[1].coef_)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [2, 4])
 @pytest.mark.parametrize("mixing", ["butterfly", "allreduce", "periodic"])
 def test_ends_of_passes_follow_the_batches(monkeypatch, mixing, n_ranks):
@@ -267,7 +268,7 @@ def test_ends_of_passes_follow_the_batches(monkeypatch, mixing, n_ranks):
     monkeypatch.setattr(LocalGroup, "create", lambda n_ranks: create(n_ranks, 1))
     monkeypatch.setattr(_lazy_steps, "is_small", lambda *args: True)
     X, y = wide_rows()
-    params = {**WIDE, "mixing": mixing, "n_ranks": n_ranks, "max_iter": 3}
+    params = {**WIDE, "mixing": mixing, "n_ranks": n_ranks}
     model = ButterflySGDClassifier(**params).fit(X, y)
     for record in model.history_[1:]:
         assert record["bytes_sent"] < n_ranks * model.coef_.nbytes
@@ -367,10 +368,11 @@ def test_factors_are_the_product(amount):
 
 @pytest.mark.parametrize("alpha", [1e-6, 1e-4, 1e-3])
 def test_passes_that_shrink_little(lazily, rows, alpha):
-    check(lazily, *rows, alpha=alpha, preconditioner=None, eta0=10.0, max_iter=5)
+    check(lazily, *rows, alpha=alpha, preconditioner=None, eta0=10.0, n_ranks=2)
     check(lazily, *rows, alpha=alpha, average=True, n_ranks=3)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("power", range(-24, 25, 3))
 @pytest.mark.parametrize("n_below", [-1, 0, 1, 2])
 def test_elements_where_intervals_meet(power, n_below):
@@ -489,14 +491,14 @@ def test_after_so_many_exchanges_all_ranks_agree(size):
 
 
 @pytest.mark.parametrize(
-    "params", [{}, {"average": True}, {"mixing": "periodic"}], ids=str
+    "params", [{}, {"average": True, "mixing": "periodic"}], ids=str
 )
 def test_a_resumed_fit_is_an_uninterrupted_one(tmp_path, params):
     X, y = wide_rows()
-    params = {**WIDE, "max_iter": 5, "n_ranks": 4, **params}
+    params = {**WIDE, "max_iter": 3, "n_ranks": 4, **params}
     whole = ButterflySGDClassifier(**params).fit(X, y)
     with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
-        ButterflySGDClassifier(**{**params, "max_iter": 3}).fit(X, y)
+        ButterflySGDClassifier(**{**params, "max_iter": 2}).fit(X, y)
         resumed = ButterflySGDClassifier(**params).fit(X, y)
     np.testing.assert_array_equal(resumed.coef_, whole.coef_)
-    assert [record["round"] for record in resumed.history_] == list(range(1, 6))
+    assert [record["round"] for record in resumed.history_] == list(range(1, 4))
