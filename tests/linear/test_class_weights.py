@@ -138,17 +138,20 @@ def test_kinks_and_absolute_values(rows):
     assert ours.history_[-1]["objective"] == pytest.approx(np.mean(values), rel=1e-4)
 
 
-@pytest.mark.each
-@pytest.mark.parametrize("class_weight", ["balanced", DICT], ids=["balanced", "dict"])
+@pytest.fixture(scope="module")
+def theirs(rows):
+    """The model of SGDClassifier after a thousand passes."""
+    params = {"loss": "log_loss", "alpha": ALPHA, "class_weight": DICT}
+    long = {"max_iter": 1000, "tol": None, "average": 100_000, "random_state": 0}
+    return SGDClassifier(**params, **long).fit(*rows[:2])
+
+
 @BOTH
-def test_sgd_classifier_comes_to_the_same(rows, cls, class_weight):
+def test_sgd_classifier_comes_to_the_same(rows, theirs, cls):
     X, y, _ = rows
-    params = {"loss": "log_loss", "alpha": ALPHA, "class_weight": class_weight}
-    theirs = SGDClassifier(
-        max_iter=3000, tol=None, average=300_000, random_state=0, **params
-    ).fit(X, y)
+    params = {"loss": "log_loss", "alpha": ALPHA, "class_weight": DICT}
     ours = cls(n_ranks=2, refine_tol=1e-6, random_state=0, **params).fit(X, y)
-    problems = Problems(X, y, None, class_weight, "log_loss")
+    problems = Problems(X, y, None, DICT, "log_loss")
     np.testing.assert_allclose(
         problems.values(ours), problems.values(theirs), rtol=1e-3
     )
@@ -206,6 +209,7 @@ def test_validation_counts_rows_alike(rows, cls):
     np.testing.assert_allclose(hits, np.round(hits), atol=1e-9)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("class_weight", ["balanced", DICT], ids=["balanced", "dict"])
 @BOTH
 def test_scale_of_the_rows_weights_does_not_matter(rows, cls, class_weight):

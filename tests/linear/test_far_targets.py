@@ -32,7 +32,7 @@ def score_of_others(model, X, y, far):
     return r2_score(y[others], model.predict(X[others]))
 
 
-@pytest.mark.each(2)
+@pytest.mark.each
 @BOTH
 @RANKS
 @pytest.mark.parametrize("loss", ["huber", "epsilon_insensitive"])

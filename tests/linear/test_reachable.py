@@ -80,6 +80,7 @@ def test_targets_too_small_for_the_tube_of_the_loss(diabetes, cls, n_ranks, loss
     assert score_in_silence(model, X, y) > 0.49
 
 
+@pytest.mark.each
 @BOTH
 @pytest.mark.parametrize("loss", ["huber", *TUBES])
 def test_constant_targets_and_a_few_far_off_are_fitted_in_silence(diabetes, cls, loss):

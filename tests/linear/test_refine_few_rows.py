@@ -120,6 +120,7 @@ def test_least_squares_is_that_of_scikit_learn(kind, fit_intercept):
     np.testing.assert_allclose(ours.intercept_, peer.intercept_, rtol=1e-5, atol=1e-9)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [2, 3])
 @pytest.mark.parametrize("kind", CLASSIFIERS)
 def test_ranks_classes_and_weights(kind, n_ranks):
@@ -166,7 +167,7 @@ def far_sparse(column):
     return sparse.hstack([X, own], format="csr"), y
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 2])
 @pytest.mark.parametrize("loss", MARGINS)
 @pytest.mark.parametrize("column", ["times", "ids"])
@@ -209,6 +210,7 @@ def test_a_column_far_from_zero_in_some_rows():
     assert own == pytest.approx(last["objective"], rel=1e-3)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 2])
 @pytest.mark.parametrize("kind", CLASSIFIERS)
 def test_the_model_that_is_found_is_evaluated_on_the_rows(kind, n_ranks, monkeypatch):
@@ -418,7 +420,7 @@ def test_the_cures_of_few_rows_that_no_method_is_quick_for_are_some():
     rng = np.random.default_rng(0)
     scales = np.arange(1.0, 601.0) ** -1.5
     X = rng.normal(size=(1000, 600)) * scales @ rng.normal(size=(600, 600))
-    X, y = X / X.std(), rng.integers(0, 10, size=1000)
+    X, y = X / X.std(), rng.integers(0, 3, size=1000)
     params = {"refine_max_iter": 60, "random_state": 0}
     with pytest.warns(ConvergenceWarning, match="The rows are few beside the features"):
         MASGDClassifier(**params).fit(X, y)

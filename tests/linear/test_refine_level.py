@@ -30,7 +30,7 @@ def objective(model):
     return model.history_[-1]["objective"]
 
 
-@pytest.mark.each(2)
+@pytest.mark.each
 @pytest.mark.parametrize("level", [1e3, 1e5, -1e5])
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("place", PLACES)
@@ -46,6 +46,7 @@ def test_targets_anywhere_end_at_the_same_optimum(diabetes, place, loss, level):
 
 
 @pytest.mark.filterwarnings("ignore:with loss='huber'")  # it is right
+@pytest.mark.each
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("place", PLACES)
 def test_targets_of_a_large_unit(diabetes, place, loss):

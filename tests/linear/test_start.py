@@ -33,7 +33,7 @@ def diabetes():
     ids=str,
 )
 @pytest.mark.parametrize("n_ranks", [1, 3])
-@pytest.mark.each(2)
+@pytest.mark.each
 def test_how_far_the_targets_are_makes_no_difference(
     diabetes, cls, loss, params, n_ranks
 ):
