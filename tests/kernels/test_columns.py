@@ -55,6 +55,7 @@ def test_store(X):
     np.testing.assert_array_equal(expected(store), expected(X))
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("index", INDICES, ids=len)
 def test_take(X, index):
     taken = take_columns(column_store(X), index)
@@ -66,7 +67,7 @@ def test_take(X, index):
         taken.check_format(full_check=True)
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.parametrize("tail", [(), (3,)], ids=["vector", "matrix"])
 @pytest.mark.parametrize("index", INDICES, ids=len)
 def test_products(X, index, tail):
@@ -76,7 +77,7 @@ def test_products(X, index, tail):
     np.testing.assert_allclose(products, expected(X)[:, index].T @ r, atol=1e-12)
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.parametrize("tail", [(), (3,)], ids=["vector", "matrix"])
 @pytest.mark.parametrize("index", INDICES, ids=len)
 def test_dot(X, index, tail):

@@ -168,6 +168,7 @@ VIEWS = {
 }
 
 
+@pytest.mark.each
 @both_functions
 @every_threshold
 @pytest.mark.parametrize("view", sorted(VIEWS))
@@ -179,6 +180,7 @@ def test_strides(view, threshold, function):
     assert values.flags.writeable
 
 
+@pytest.mark.each(2)
 @both_functions
 @pytest.mark.parametrize("n_pieces", [1, 2, 5])
 @pytest.mark.parametrize("more", [-1, 0, 1, CHUNK + 3])

@@ -351,7 +351,7 @@ def sklearn_optimum(p, fit_intercept):
     return reference.coef_.T, reference.intercept_ if fit_intercept else 0.0
 
 
-@pytest.mark.pairs
+@pytest.mark.each(2)
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @either_weight
 @pytest.mark.parametrize("n_columns", [1, 4])

@@ -32,7 +32,7 @@ def objective_of(found, X, y, weights, loss, alpha):
     return weights @ values + 0.5 * alpha * coef @ coef
 
 
-@pytest.mark.pairs
+@pytest.mark.each(2)
 @pytest.mark.parametrize("alpha", [1e-8, 1e-3, 1.0, 1e4])
 @pytest.mark.parametrize("is_free", [True, False])
 @pytest.mark.parametrize("loss", sorted(FEW_ROWS_LOSSES))

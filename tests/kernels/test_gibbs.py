@@ -53,6 +53,7 @@ def counted(documents, words, topics, n_topics, beta=0.3):
     return sampler, TopicCounts(topics, *of, totals, sums)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_topics", [1, 3, 8, 100, 130, 300])
 @pytest.mark.parametrize("count", [1, 2])
 def test_tokens_are_drawn_from_the_distribution_given_all_others(n_topics, count):
@@ -226,6 +227,7 @@ def test_documents_offer_what_they_have():
         assert_frequencies(own, expected[owner] / expected[owner].sum())
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("elsewhere", [False, True])
 @pytest.mark.parametrize("by_topic", [False, True])
 @pytest.mark.parametrize("laid_out", [0, 2**19])
@@ -310,6 +312,7 @@ def few_tokens(rng, n_owners):
     return topics, TokenRun(0, n_owners, owners)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("kind", ["documents", "words", "elsewhere", "by topic"])
 @pytest.mark.parametrize("laid_out", [0, 2**19])
 def test_the_token_itself_does_not_offer(kind, laid_out, monkeypatch):
@@ -388,5 +391,5 @@ def test_left_to_right_against_the_sum_over_all_topics():
         expected.append(np.log(total))
     found = left_to_right(X, topics, prior, 5000, rng)
     np.testing.assert_allclose(found, expected, atol=0.06)
-    one = [left_to_right(X, topics, prior, 1, rng) for _ in range(1500)]
+    one = [left_to_right(X, topics, prior, 1, rng) for _ in range(1000)]
     np.testing.assert_allclose(np.exp(one).mean(axis=0), np.exp(expected), rtol=0.15)

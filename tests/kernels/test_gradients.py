@@ -65,6 +65,7 @@ def test_slopes_are_derivatives(loss, epsilon):
     np.testing.assert_allclose(slopes[clear], expected[clear], rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("loss", sorted(LOSSES))
 @pytest.mark.parametrize("start", [0.0, 1.0, 0.3, -1.2])
 def test_slopes_are_those_of_sklearn(loss, start):
@@ -132,6 +133,7 @@ def test_finite_differences_of_loss_sums(case, loss):
     np.testing.assert_allclose(got.intercept, (up - down) / (2 * h), rtol=1e-5)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("container", sorted(CONTAINERS))
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_layouts_and_dtypes_agree(case, container, dtype):
@@ -148,6 +150,7 @@ def test_layouts_and_dtypes_agree(case, container, dtype):
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("rows", [None, np.arange(0, 53, 2)])
 @pytest.mark.parametrize("container", sorted(CONTAINERS))
 def test_weights_of_each_problems_own_class(case, container, rows):

@@ -96,6 +96,7 @@ def test_squared_loss_overflows_to_infinity_in_silence():
     assert values[0] == np.inf
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", sorted(LOSSES))
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_keeps_dtype_and_inputs(name, dtype):

@@ -54,7 +54,7 @@ def tolerance(dtype):
 # Slopes -----------------------------------------------------------------------------
 
 
-@pytest.mark.pairs
+@pytest.mark.each(2)
 @every_container
 @every_dtype
 @pytest.mark.parametrize("n_problems", [1, 3])
@@ -109,7 +109,7 @@ def test_descent_is_along_finite_differences(loss, n_problems):
     np.testing.assert_allclose((weights - moved).ravel(), expected, atol=1e-5)
 
 
-@pytest.mark.pairs
+@pytest.mark.each(2)
 @every_container
 @every_dtype
 @pytest.mark.parametrize("preconditioned", [False, True])

@@ -109,6 +109,7 @@ def test_a_center_is_taken_from_each_row(container, loss):
     np.testing.assert_allclose(back, vector, rtol=1e-12)
 
 
+@pytest.mark.each(2)
 @every_container
 @every_activation
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -209,6 +210,7 @@ def test_codes_of_two_classes_of_any_type(codes):
     np.testing.assert_allclose(gradient, expected[1])
 
 
+@pytest.mark.each
 @every_container
 @every_activation
 def test_outputs_in_chunks(container, activation, monkeypatch):

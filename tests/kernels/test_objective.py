@@ -51,6 +51,7 @@ def test_equals_slow_loop(case, loss):
     np.testing.assert_allclose(got, expected, rtol=1e-12)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("container", sorted(CONTAINERS))
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_layouts_and_dtypes_agree(case, container, dtype):
@@ -71,6 +72,7 @@ def test_layouts_and_dtypes_agree(case, container, dtype):
     )
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("size", [1, 5, 64, 10**6])
 @pytest.mark.parametrize("container", ["dense", "csr_matrix"])
 def test_chunking_does_not_matter(case, container, size, monkeypatch):

@@ -45,6 +45,7 @@ def test_stored_zeros_and_repeated_columns_are_used():
     assert matrix.ravel().tolist() == [0, 0, 21, 0, 0, 0, 0, 0]
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("is_dense", [True, False])
 @pytest.mark.parametrize("n_outputs", [1, 3])
@@ -67,6 +68,7 @@ def test_other_threads_go_on_during_a_dense_product(monkeypatch):
     np.testing.assert_allclose(product_of(u, v.toarray(), np.float64), expected)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("kind", ["dense", "csr_array", "csr_matrix", "public"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -129,6 +131,7 @@ def test_only_used_rows_are_touched():
     assert np.isnan(matrix[untouched]).all() and np.isfinite(matrix[columns]).all()
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("kind", ["dense", "csr_array"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

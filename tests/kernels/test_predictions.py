@@ -9,6 +9,7 @@ from dask_ma.kernels import _rows, chunked_predictions
 X = np.arange(77, dtype=np.float64).reshape(11, 7) % 5
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("n_problems", [1, 3])
 @pytest.mark.parametrize("size", [1, 6, 10**6])
 @pytest.mark.parametrize("make", [np.asarray, sparse.csr_matrix, sparse.csr_array])

@@ -32,6 +32,7 @@ def test_csr_shares_memory(start, stop):
     assert np.shares_memory(rows.indices, X.indices)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("make", [sparse.csr_matrix, sparse.csr_array, np.asarray])
 @pytest.mark.parametrize("start, stop", RANGES)
 def test_transposes(make, start, stop):
