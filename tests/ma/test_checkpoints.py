@@ -10,7 +10,7 @@ from dask_ma.engine import RankContext
 from dask_ma.exceptions import CheckpointError
 from dask_ma.ma import Models
 
-PARAMS = {"max_iter": 6, "tol": None, "random_state": 3, "local_epochs": 1.0}
+PARAMS = {"max_iter": 9, "tol": None, "random_state": 3, "local_epochs": 1.0}
 SETTINGS = [
     {},
     {"average": True},
@@ -23,7 +23,7 @@ SETTINGS = [
         "max_iter": 90,
     },
     {"early_stopping": True},
-    {"paradigm": Models(evaluate_every=3)},
+    {"paradigm": Models(evaluate_every=4)},
     {"n_ranks": 3},
     {"n_ranks": 3, "local_epochs": 0.3, "average": 50},
     {"n_ranks": 3, "shuffle": False, "loss": "log_loss"},
@@ -69,7 +69,7 @@ def test_a_resumed_fit_is_an_uninterrupted_one(
 ):
     whole = fit(MASGDClassifier, *multi, **params)
     with saving(tmp_path, every=every):
-        interrupt(4)
+        interrupt(6)
         with pytest.raises(StopAfterError):
             fit(MASGDClassifier, *multi, **params)
         monkeypatch.undo()
@@ -124,18 +124,18 @@ def test_a_regression(regression, tmp_path, container):
 def test_on_a_cluster(any_client, multi, tmp_path):
     whole = fit(MASGDClassifier, *multi, n_ranks=4)
     with any_client.as_current(), saving(tmp_path):
-        fit(MASGDClassifier, *multi, max_iter=3)
+        fit(MASGDClassifier, *multi, max_iter=5)
         resumed = fit(MASGDClassifier, *multi)
     np.testing.assert_array_equal(resumed.coef_, whole.coef_)
 
 
 def test_another_number_of_ranks_says_so(multi, tmp_path):
     with saving(tmp_path):
-        first = fit(MASGDClassifier, *multi, n_ranks=4, max_iter=3)
+        first = fit(MASGDClassifier, *multi, n_ranks=4, max_iter=5)
         with pytest.warns(UserWarning, match="written by 4 ranks and goes on with 2"):
             second = fit(MASGDClassifier, *multi, n_ranks=2)
-    assert second.n_iter_ == 6
-    assert second.history_[:3] == first.history_
+    assert second.n_iter_ == 9
+    assert second.history_[:5] == first.history_
     assert second.history_[-1]["objective"] < first.history_[0]["objective"]
 
 
@@ -145,7 +145,7 @@ def test_string_labels(multi, tmp_path):
         path = tmp_path / str(labels.dtype)
         whole = fit(MASGDClassifier, X, labels[y])
         with saving(path):
-            fit(MASGDClassifier, X, labels[y], max_iter=3)
+            fit(MASGDClassifier, X, labels[y], max_iter=5)
             resumed = fit(MASGDClassifier, X, labels[y])
         np.testing.assert_array_equal(resumed.coef_, whole.coef_)
         assert resumed.classes_.tolist() == list("abcd")
@@ -159,15 +159,15 @@ def test_a_fit_that_is_done_is_not_done_again(multi, tmp_path):
         assert again.history_ == first.history_
         with saving(tmp_path, resume=False):
             anew = fit(MASGDClassifier, *multi, alpha=0.5)
-    assert anew.n_iter_ == 6
+    assert anew.n_iter_ == 9
 
 
 def test_the_last_round_is_saved_whatever_the_interval(multi, tmp_path):
     with saving(tmp_path, every=100):
         fit(MASGDClassifier, *multi)
     assert sorted(p.name for p in tmp_path.glob("*/*")) == [
-        "round-00000006.json",
-        "round-00000006.npz",
+        "round-00000009.json",
+        "round-00000009.npz",
     ]
 
 
