@@ -17,7 +17,7 @@ from dask_ma.schmp.l1._losses import WeightedLoss
 
 ALPHA = 0.02
 PARAMS = {"alpha": ALPHA, "tol": 1e-10}
-LAYOUTS = [(1, "rows"), (2, "rows"), (5, "rows"), (5, "columns")]
+LAYOUTS = [(1, "rows"), (3, "rows"), (4, "columns")]
 SETTINGS = [{}, {"fit_intercept": False}, {"l1_ratio": 0.4}]
 TARGETS = ["two", "three"]
 every_target = pytest.mark.parametrize("target", TARGETS)
@@ -97,7 +97,7 @@ def test_optimality(wide, target):
     X, y, weight = wide["X"], wide[target], wide["weight"] / wide["weight"].sum()
     factors = np.random.default_rng(1).uniform(0.3, 3, 90)
     factors[[3, 50]] = 0
-    for n_ranks, layout in LAYOUTS[1:4]:
+    for n_ranks, layout in LAYOUTS[1:]:
         model = SchMPLogisticRegression(
             ALPHA, tol=1e-13, feature_weights=factors, n_ranks=n_ranks, layout=layout
         ).fit(X, y, sample_weight=wide["weight"])
@@ -223,21 +223,23 @@ def test_warm_start_with_other_classes(wide):
     assert model.classes_.tolist() == [0, 1]
 
 
-@every_target
-def test_inputs(wide, cluster, target):
+@pytest.mark.parametrize(
+    ("target", "kind"), [("two", "csr_matrix"), ("three", "dense")]
+)
+def test_inputs(wide, cluster, target, kind):
     X, y = wide["X"], wide[target]
     model = SchMPLogisticRegression(**PARAMS, n_ranks=4).fit(X, y)
     lazy, labels = (da.from_array(a, chunks=(15, *a.shape[1:])) for a in (X, y))
-    for rows in (lazy, lazy.map_blocks(sparse.csr_matrix)):
-        other = SchMPLogisticRegression(**PARAMS, n_ranks=4).fit(rows, labels)
-        assert max(distances(other, model, X)) < 1e-6
-        for name in ("predict", "predict_proba", "decision_function"):
-            found = getattr(other, name)(rows)
-            assert isinstance(found, da.Array)
-            expected = getattr(model, name)(X)
-            assert found.shape == expected.shape and found.dtype == expected.dtype
-            np.testing.assert_allclose(found.compute(), expected, atol=1e-6)
-        assert other.score(rows, labels) == pytest.approx(model.score(X, y))
+    rows = lazy if kind == "dense" else lazy.map_blocks(sparse.csr_matrix)
+    other = SchMPLogisticRegression(**PARAMS, n_ranks=4).fit(rows, labels)
+    assert max(distances(other, model, X)) < 1e-6
+    for name in ("predict", "predict_proba", "decision_function"):
+        found = getattr(other, name)(rows)
+        assert isinstance(found, da.Array)
+        expected = getattr(model, name)(X)
+        assert found.shape == expected.shape and found.dtype == expected.dtype
+        np.testing.assert_allclose(found.compute(), expected, atol=1e-6)
+    assert other.score(rows, labels) == pytest.approx(model.score(X, y))
     none = model.predict_proba(lazy[:0]).compute()
     assert none.shape == (0, len(model.classes_))
 
@@ -251,11 +253,11 @@ def test_float32(wide, target):
     assert max(distances(model, other, X)) < 1e-4
 
 
-@pytest.mark.parametrize(("n_ranks", "layout"), LAYOUTS[1::2])
+@pytest.mark.parametrize(("n_ranks", "layout"), LAYOUTS[1:])
 def test_many_classes_are_not_gone_over_in_pairs(n_ranks, layout):
     """A Newton step reads the rows once, not once for each pair of classes."""
     rng = np.random.default_rng(0)
-    K, n = 40, 800
+    K, n = 24, 480
     y = np.arange(n) % K
     words = [rng.choice([k, K + k, *range(2 * K, 2 * K + 20)], 4) for k in y]
     X = sparse.csr_matrix(
@@ -264,7 +266,7 @@ def test_many_classes_are_not_gone_over_in_pairs(n_ranks, layout):
     model = SchMPLogisticRegression(1e-3, n_ranks=n_ranks, layout=layout).fit(X, y)
     assert model.score(X, y) > 0.3
     touched = [record["n_touched"] for record in model.history_]
-    assert max(touched) < 100 * X.nnz  # there are 820 pairs
+    assert max(touched) < 100 * X.nnz  # there are 300 pairs
 
 
 def test_curvatures_of_certain_classes():
@@ -291,18 +293,19 @@ def test_twins(wide, target):
     assert model.predict_proba(X).sum(axis=1) == pytest.approx(np.ones(60))
 
 
+@pytest.mark.each
 @every_layout
-def test_threads_and_clusters_agree_to_the_bit(wide, inproc_client, layout):
-    def fit(target):
+@every_target
+def test_threads_and_clusters_agree_to_the_bit(wide, inproc_client, target, layout):
+    def fit():
         model = SchMPLogisticRegression(1e-3, tol=1e-8, n_ranks=4, layout=layout)
         model.fit(wide["X"], wide[target])
         gaps = [record["dual_gap"] for record in model.history_]
         return model.coef_.tobytes(), model.intercept_.tobytes(), gaps
 
-    for target in TARGETS:
-        here = fit(target)
-        with inproc_client.as_current():
-            assert fit(target) == here
+    here = fit()
+    with inproc_client.as_current():
+        assert fit() == here
 
 
 @pytest.mark.each

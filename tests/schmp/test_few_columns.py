@@ -54,7 +54,7 @@ def test_the_same_path(rows, by_working_sets, params, n_ranks, layout):
         return SchMPLasso.path(
             X,
             y,
-            alphas=30,
+            alphas=12,
             tol=tol,
             n_ranks=n_ranks,
             layout=layout,
@@ -86,14 +86,14 @@ def test_a_fold_takes_few_passes(rows, by_working_sets, n_ranks, layout, kind):
     X = kind(X)
 
     def fit(**params):
-        options = {"alphas": 40, "n_ranks": n_ranks, "layout": layout, **params}
+        options = {"alphas": 25, "n_ranks": n_ranks, "layout": layout, **params}
         return SchMPLassoCV(cv=3, **options).fit(X, y)
 
     model = fit()
     for record in model.history_:
         assert record["n_touched"] <= 30 * X.size
     slow = by_working_sets(lambda: fit(tol=1e-9))
-    assert slow.history_[0]["n_touched"] > 100 * X.size
+    assert slow.history_[0]["n_touched"] > 50 * X.size
     np.testing.assert_allclose(model.mse_path_, slow.mse_path_, rtol=1e-3)
     assert model.alpha_ == slow.alpha_
     np.testing.assert_allclose(model.coef_ @ X.T, slow.coef_ @ X.T, atol=0.01)

@@ -14,7 +14,7 @@ from sklearn.preprocessing import scale
 
 from dask_ma import SchMPLasso, SchMPLassoCV, SchMPLogisticRegression
 
-LAYOUTS = [(1, "rows"), (2, "rows"), (5, "rows"), (2, "columns"), (5, "columns")]
+LAYOUTS = [(1, "rows"), (3, "rows"), (4, "columns")]
 every_layout = pytest.mark.parametrize(("n_ranks", "layout"), LAYOUTS)
 BOTH = [SchMPLasso, SchMPLogisticRegression]
 every_model = pytest.mark.parametrize("cls", BOTH)
@@ -113,7 +113,7 @@ def test_scales_of_columns_that_share_a_penalty(cls):
     assert model.score(X, y) > 0.9
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.filterwarnings("ignore:all coefficients are zero")
 @every_layout
 @every_model
@@ -200,7 +200,7 @@ def test_a_constant_target(wide, n_ranks, layout, value):
     np.testing.assert_allclose(chosen.predict(X), value, rtol=1e-6, atol=1e-12)
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @every_layout
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("fit_intercept", [False, True])
@@ -231,6 +231,7 @@ def test_one_class(n_ranks, layout):
         model.fit(X, np.arange(6) % 2, sample_weight=np.arange(6) % 2)
 
 
+@pytest.mark.each
 @every_model
 @pytest.mark.parametrize("n_ranks", [1, 2])
 @pytest.mark.parametrize(
@@ -342,12 +343,11 @@ def test_the_gap_is_a_part_of_the_objective_reached(cls, schedule):
     assert model.dual_gap_ <= 0.01 * last["objective"]
 
 
-@pytest.mark.parametrize("n_ranks", [1, 2])
-def test_a_model_of_the_loss_that_ends_very_far_off(n_ranks):
+def test_a_model_of_the_loss_that_ends_very_far_off():
     """Some steps are of use only in their first millionth, and no round is lost."""
     X, y = load_digits(return_X_y=True)
     rows = next(islice(StratifiedKFold(3).split(X, y), 1, None))[0]
-    model = SchMPLogisticRegression(1e-3, max_iter=30, n_ranks=n_ranks)
+    model = SchMPLogisticRegression(1e-3, max_iter=30, n_ranks=2)
     model.fit(scale(X[rows]), y[rows], sample_weight=y[rows] + 1)
     last = model.history_[-1]
     assert model.dual_gap_ <= 0.01 * last["objective"]
@@ -376,11 +376,11 @@ def test_advice_depends_on_the_schedule(schedule, monkeypatch):
     assert ("working_set" in str(error.value)) == (schedule == "random")
 
 
-@pytest.mark.parametrize("n_ranks", [1, 31])  # some of the latter have no rows
+@pytest.mark.parametrize("n_ranks", [1, 13])  # some of the latter have no rows
 def test_rows_far_on_the_wrong_side(n_ranks):
     """Their second derivatives are nearly 0, and the first step ends beyond exp(80)."""
     rng = np.random.default_rng(2)
-    X = rng.normal(size=(30, 5))
+    X = rng.normal(size=(12, 5))
     y = X[:, 0] > 0
     params = {"tol": 1e-6, "max_iter": 30, "n_ranks": n_ranks}
     model = SchMPLogisticRegression(1e-3, warm_start=True, **params).fit(X, y)

@@ -23,7 +23,7 @@ from dask_ma.schmp.l1 import _working_set
 ALPHA = 0.05
 PARAMS = {"alpha": ALPHA, "tol": 1e-10}
 # Ranks and layout.
-LAYOUTS = [(1, "rows"), (2, "rows"), (5, "rows"), (2, "columns"), (5, "columns")]
+LAYOUTS = [(1, "rows"), (3, "rows"), (4, "columns")]
 SETTINGS = [
     {},
     {"fit_intercept": False},
@@ -57,8 +57,9 @@ def assert_same_model(model, other, atol=1e-6):
 @pytest.mark.parametrize(
     ("kind", "weighted", "params"),
     [
-        *[("dense", weighted, p) for p in SETTINGS for weighted in (False, True)],
-        *[("csr_array", True, p) for p in SETTINGS],
+        *[("dense", i % 2 == 0, p) for i, p in enumerate(SETTINGS)],
+        ("csr_array", True, SETTINGS[1]),
+        ("csr_array", False, SETTINGS[3]),
         ("float32", True, {}),
         ("csr_matrix", False, {}),
     ],
@@ -144,7 +145,7 @@ def test_columns_without_penalty(wide, weighted, fit_intercept):
     target = root[:, 0] * y
     target = target - basis @ (basis.T @ target)
     expected = reference(rest, target, fit_intercept=False)
-    for n_ranks, layout in LAYOUTS[1:4]:
+    for n_ranks, layout in LAYOUTS[1:]:
         model = SchMPLasso(
             **PARAMS,
             fit_intercept=fit_intercept,
@@ -468,7 +469,7 @@ def test_rows_stay_where_they_are(processes):
     assert moved > size / 2
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("layout", ["rows", "columns"])
 @pytest.mark.parametrize("stop", [1, 2])
@@ -510,7 +511,7 @@ def test_a_fit_goes_on_with_other_ranks(wide, tmp_path, monkeypatch):
 # -- Path ----------------------------------------------------------------------------
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize(
     ("n_ranks", "layout"), [(1, "rows"), (3, "rows"), (2, "columns")]

@@ -14,7 +14,7 @@ from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit
 
 from dask_ma import SchMPLasso, SchMPLassoCV
 
-PARAMS = {"tol": 1e-9, "alphas": 8, "eps": 0.02}
+PARAMS = {"tol": 1e-9, "alphas": 5, "eps": 0.02}
 EXACT = {"tol": 1e-11, "max_iter": 10**6}
 LAYOUTS = [(1, "rows"), (3, "rows"), (2, "columns")]
 every_layout = pytest.mark.parametrize(("n_ranks", "layout"), LAYOUTS)
@@ -40,7 +40,7 @@ def test_lasso(wide, n_ranks, layout, weighted, kind):
     model = SchMPLassoCV(cv=4, **PARAMS, n_ranks=n_ranks, layout=layout)
     assert_same_choice(model.fit(rows, y, sample_weight=weight), expected)
     assert model.l1_ratio_ == 1.0
-    assert model.mse_path_.shape == (8, 4)
+    assert model.mse_path_.shape == (5, 4)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_several_ratios_and_a_generator(wide, n_ranks, layout):
     ).fit(X, y)
     assert_same_choice(model, expected)
     assert model.l1_ratio_ == expected.l1_ratio_
-    assert model.alphas_.shape == (2, 8) and model.mse_path_.shape == (2, 8, 3)
+    assert model.alphas_.shape == (2, 5) and model.mse_path_.shape == (2, 5, 3)
     kinds = [(r["l1_ratio"], r["fold"]) for r in model.history_]
     assert kinds == [(ratio, fold) for ratio in ratios for fold in range(3)]
     assert [r["round"] for r in model.history_] == [1, 2, 3, 4, 5, 6]
@@ -126,8 +126,7 @@ def test_the_final_model_is_that_of_the_chosen_alpha(wide):
     assert type(mixed) is ElasticNet and mixed.l1_ratio == 0.5
 
 
-@pytest.mark.parametrize("layout", ["rows", "columns"])
-def test_chunks_of_unknown_sizes(wide, cluster, layout):
+def test_chunks_of_unknown_sizes(wide, cluster):
     """Folds of consecutive rows need no lengths from the client."""
     X, y = wide["X"], wide["number"]
     expected = SchMPLassoCV(cv=4, **PARAMS).fit(X, y)
@@ -140,7 +139,10 @@ def test_chunks_of_unknown_sizes(wide, cluster, layout):
         ]
         return da.concatenate(parts, allow_unknown_chunksizes=True)
 
-    for make in (unknown, lambda a: da.from_array(a, chunks=(13, *a.shape[1:]))):
+    def known(a):
+        return da.from_array(a, chunks=(13, *a.shape[1:]))
+
+    for make, layout in ((unknown, "rows"), (known, "columns")):
         model = SchMPLassoCV(cv=4, **PARAMS, layout=layout).fit(make(X), make(y))
         assert_same_choice(model, expected)
     with pytest.raises(ValueError, match="unknown number of rows.*cv must be an int"):
@@ -232,9 +234,8 @@ def test_few_rounds_warn(wide):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("n_ranks", [1, 2])
-def test_errors(wide, params, message, n_ranks):
-    model = SchMPLassoCV(**params, n_ranks=n_ranks)
+def test_errors(wide, params, message):
+    model = SchMPLassoCV(**params, n_ranks=2)
     with pytest.raises(ValueError, match=message):
         model.fit(wide["X"], wide["number"])
     assert not hasattr(model, "coef_") and not hasattr(model, "alpha_")
@@ -249,7 +250,7 @@ def test_a_fold_without_weight(wide, n_ranks):
         model.set_params(cv=folds).fit(wide["X"], wide["number"], weight)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_folds_of_unequal_sizes_count_alike(seed):
     """As in scikit-learn: 13 rows make folds of 4, 3, 3 and 3."""
     rng = np.random.default_rng(seed)

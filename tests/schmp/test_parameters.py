@@ -80,14 +80,14 @@ WRONG = [
 ]
 
 
-def observe(cls, params, wide, capsys):
-    """All that a user can see of two fits with these parameters."""
+def observe(cls, params, wide, capsys, *, twice=False):
+    """All that a user can see of a fit, or of a second one, with these parameters."""
     estimator = cls(**{**BASE[cls], **params})
     y = wide["two" if cls is SchMPLogisticRegression else "number"]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
-        estimator.fit(wide["X"], y)
-        estimator.fit(wide["X"], y)
+        for _ in range(1 + twice):
+            estimator.fit(wide["X"], y)
     return {
         "coef": estimator.coef_.round(12).tolist(),
         "rounds": estimator.n_iter_,
@@ -116,11 +116,12 @@ def test_parameter_acts(cls, name, wide, capsys, seen):
     others, value, expected = FLIPS[name]
     if cls is SchMPLassoCV:
         expected = ONLY_CV.get(name, expected)
-    key = cls, repr(others)
+    twice = name == "warm_start"  # which acts on a second fit alone
+    key = cls, repr(others), twice
     if key not in seen:
-        seen[key] = observe(cls, others, wide, capsys)
+        seen[key] = observe(cls, others, wide, capsys, twice=twice)
     before = seen[key]
-    after = observe(cls, {**others, name: value}, wide, capsys)
+    after = observe(cls, {**others, name: value}, wide, capsys, twice=twice)
     changed = {key for key in before if before[key] != after[key]}
     assert expected <= changed
     if name == "verbose":
@@ -143,7 +144,7 @@ def test_values_out_of_range(cls, name, value, wide):
 # -- Schedules -----------------------------------------------------------------------
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.parametrize(
     "schedule",
     [
@@ -202,6 +203,7 @@ def test_parameters_that_do_nothing(wide, cls, params, name):
     assert not hasattr(model, "coef_")
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("cls", [SchMPLasso, SchMPLogisticRegression])
 @pytest.mark.parametrize("name", ["dynamic", "priority", "random", "cyclic"])
 def test_a_name_is_an_object_with_its_defaults(wide, cls, name):

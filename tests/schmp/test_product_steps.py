@@ -13,8 +13,6 @@ from dask_ma.schmp.l1._losses import WeightedLoss
 from dask_ma.schmp.l1._problem import Objective
 from dask_ma.schmp.l1._search import Model, Search
 
-RANKS = [(1, "rows"), (3, "rows"), (2, "columns")]
-
 
 def make_rows(n_rows, n_features, n_classes, density=0.15):
     """Sparse rows, and classes that all features have to do with."""
@@ -160,10 +158,15 @@ def test_a_search_ends_at_the_optimum_of_the_model(monkeypatch, positive):
     assert search.gain == pytest.approx(-value, rel=1e-6)
 
 
-@pytest.mark.parametrize(("n_ranks", "layout"), RANKS)
-@pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize(
-    "params", [{}, {"l1_ratio": 0.7, "fit_intercept": False}], ids=str
+    ("n_classes", "n_ranks", "layout", "params"),
+    [
+        (2, 1, "rows", {}),
+        (3, 3, "rows", {}),
+        (2, 3, "rows", {"l1_ratio": 0.7, "fit_intercept": False}),
+        (3, 2, "columns", {"l1_ratio": 0.7, "fit_intercept": False}),
+    ],
+    ids=str,
 )
 def test_the_optimum_is_that_of_hessians(
     monkeypatch, n_classes, n_ranks, layout, params
@@ -193,11 +196,10 @@ def test_the_optimum_is_that_of_hessians(
     assert by_products.n_iter_ <= by_hessians.n_iter_ + 2
 
 
-@pytest.mark.parametrize("n_classes", [2, 4])
-def test_no_hessian_of_many_coefficients(monkeypatch, n_classes):
+def test_no_hessian_of_many_coefficients(monkeypatch):
     """Its size is the square of what is at hand."""
     monkeypatch.setattr(_product_steps, "_FEWEST", 150)
-    X, y = make_rows(250, 600, n_classes, density=0.05)
+    X, y = make_rows(250, 600, 4, density=0.05)
     sizes, own = [], _hessian.HessianCache._own
 
     def noted(self, coordinates):
@@ -207,14 +209,13 @@ def test_no_hessian_of_many_coefficients(monkeypatch, n_classes):
     monkeypatch.setattr(_hessian.HessianCache, "_own", noted)
     fit = SchMPLogisticRegression(1e-4, n_ranks=1).fit(X, y)
     assert max(record["working_set"] for record in fit.history_) > 300
-    assert fit.dual_gap_ <= fit.tol * np.log(n_classes)
+    assert fit.dual_gap_ <= fit.tol * np.log(4)
     assert all(size < 150 for size in sizes)
 
 
-@pytest.mark.parametrize("n_classes", [2, 4])
-def test_dense_rows_and_many_stored_elements(monkeypatch, n_classes):
+def test_dense_rows_and_many_stored_elements(monkeypatch):
     """A matrix with all elements of each coefficient would be too large."""
-    X, y = make_rows(80, 40, n_classes)
+    X, y = make_rows(80, 40, 4)
     monkeypatch.setattr(_product_steps, "_FEWEST", 0)
     made = []
     make = _product_steps.make_curvature
@@ -265,15 +266,14 @@ def test_second_derivatives_by_many_intercepts_are_used_again(monkeypatch):
     assert 0 < counts[True] < counts[False]
 
 
-@pytest.mark.parametrize("n_ranks", [1, 3])
-def test_hessians_end_what_products_do_not(monkeypatch, n_ranks):
+def test_hessians_end_what_products_do_not(monkeypatch):
     """Gradients of counts in large units stay too large for a small gap."""
     monkeypatch.setattr(_product_steps, "_FEWEST", 0)
     rng = np.random.default_rng([1, 60, 3])
     X = sparse.random_array((60, 80), density=0.1, rng=rng)
     X = sparse.csr_array(X.multiply(100 ** rng.random(80)))
     y = rng.integers(0, 3, 60)
-    fit = SchMPLogisticRegression(1e-4, tol=1e-8, max_iter=40, n_ranks=n_ranks)
+    fit = SchMPLogisticRegression(1e-4, tol=1e-8, max_iter=40, n_ranks=2)
     assert fit.fit(X, y).dual_gap_ <= 1e-8 * np.log(3)
 
 

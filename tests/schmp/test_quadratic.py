@@ -244,7 +244,7 @@ def test_a_path():
         np.testing.assert_allclose(coef, expected[:, number], atol=2e-5)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_rounding_does_not_lead_newton_steps_upwards(seed, monkeypatch):
     """Along columns that depend on others the curvature is nothing but rounding."""
     from dask_ma.schmp.l1 import _quadratic
@@ -287,10 +287,9 @@ def test_sweeps_between_newton_steps(monkeypatch):
     assert all(most == max(60, n // 4) for n, most in sweeps)
 
 
-@pytest.mark.parametrize("n", [1200, 2000])
-def test_sweeps_of_very_many_coefficients(n, monkeypatch):
+def test_sweeps_of_very_many_coefficients(monkeypatch):
     """Each takes so long that Newton steps come after fewer, and turns stay few."""
-    sweeps = []
+    n, sweeps = 1200, []
 
     def descent(gram, linear, start, problem, **settings):
         sweeps.append((len(start), settings["max_iter"]))

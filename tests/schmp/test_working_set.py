@@ -410,7 +410,7 @@ def test_small_working_sets(many, solve, monkeypatch, target, first_size):
 
 @pytest.mark.each
 @pytest.mark.parametrize("layout", ["rows", "columns"])
-@pytest.mark.parametrize("cap", [20, 6])
+@pytest.mark.parametrize("cap", [20, 10])
 def test_a_cap_on_working_sets(many, layout, cap):
     """Fewer coefficients at once than the solution has take more rounds."""
     X, y = many["X"], many["number"]
