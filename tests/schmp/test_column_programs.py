@@ -29,7 +29,7 @@ SCHEDULES = {
     "dynamic": lambda: schedules.Dynamic(5, 0.7),
 }
 # Ranks, pipeline depth, kind of rows.
-LAYOUTS = [(1, 3, "dense"), (2, 1, "sparse"), (5, 3, "dense"), (5, 1, "sparse")]
+LAYOUTS = [(1, 3, "dense"), (2, 1, "sparse"), (3, 3, "dense")]
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def elastic_net(data):
 def test_least_squares(run_ranks, data, elastic_net, name, n_ranks, depth, kind):
     schedule = SCHEDULES[name]
     X, y = MAKE[kind](data["X"]), data["number"]
-    weight = data["weight"] if n_ranks == 5 else None
+    weight = data["weight"] if n_ranks == 3 else None
     program = ColumnDescent(losses.SquaredError(), schedule(), *penalties())
     n_iterations = 350 if name == "dynamic" else 750
     args = X, y, weight, n_ranks, depth, n_iterations
@@ -185,8 +185,7 @@ def test_columns_of_other_ranks_that_depend_on_these(run_ranks, copies, kind, de
     assert 160 / (3 * depth + 4) < len(loose) < 80
 
 
-@pytest.mark.parametrize(("depth", "excess"), [(3, 0.03), (8, 0.1)])
-def test_copies_on_other_ranks(run_ranks, copies, depth, excess):
+def test_copies_on_other_ranks(run_ranks, copies):
     """Updated at a time they would all take what one of them should."""
     X, y, alpha, lasso = copies
     program = ColumnDescent(
@@ -195,11 +194,11 @@ def test_copies_on_other_ranks(run_ranks, copies, depth, excess):
         np.full(240, alpha),
         np.zeros(240),
     )
-    engine, *_ = run_engines(run_ranks, program, X, y, None, 4, depth, 600)
+    engine, *_ = run_engines(run_ranks, program, X, y, None, 4, 3, 600)
     residuals = y - lasso.predict(X)
     best = residuals @ residuals / 800 + alpha * np.abs(lasso.coef_).sum()
     found = engine.report(engine.sums)["objective"]
-    assert best * (1 - 1e-9) <= found < (1 + excess) * best < 0.1 * y.var() / 2
+    assert best * (1 - 1e-9) <= found < 1.03 * best < 0.1 * y.var() / 2
 
 
 @pytest.mark.parametrize("priority", ["due", "change"])
@@ -223,7 +222,7 @@ def test_the_default_schedule_by_columns_does_not_diverge(copies, priority):
 
 
 @pytest.mark.parametrize(
-    ("layout", "n_ranks"), [("columns", 1), ("columns", 3), ("columns", 8), ("rows", 2)]
+    ("layout", "n_ranks"), [("columns", 1), ("columns", 3), ("rows", 2)]
 )
 def test_the_default_schedule_on_few_rows_does_not_diverge(layout, n_ranks, tmp_path):
     """No two columns depend on each other, but many small correlations add up."""
@@ -290,7 +289,7 @@ def test_options(run_ranks, data, elastic_net, positive, fit_intercept):
         fit_intercept=fit_intercept,
     )
     args = data["X"], data["number"], data["weight"]
-    engines = run_engines(run_ranks, program, *args, 2, 2, 1500)
+    engines = run_engines(run_ranks, program, *args, 2, 2, 1200)
     ours = elastic_net(data["weight"], positive=positive, fit_intercept=fit_intercept)
     np.testing.assert_allclose(engines[0].model, ours.coef_, atol=1e-6)
 
@@ -369,7 +368,7 @@ def test_ranks_without_columns(run_ranks, data):
         (losses.LogLoss(), y, 4),
     ):
         program = ColumnDescent(loss, schedules.Dynamic(2, 0.9), *penalties(3))
-        engines = run_engines(run_ranks, program, X, targets, None, 5, 3, 400)
+        engines = run_engines(run_ranks, program, X, targets, None, 5, 3, 200)
         check_agreement(engines)
         schedulers = engines[0].schedulers
         assert schedulers.alone
@@ -377,7 +376,7 @@ def test_ranks_without_columns(run_ranks, data):
         assert schedulers.partitions == (range(0, 1), range(1, 2), range(2, n))
         program = CoordinateDescent(loss, schedules.Cyclic(1), *penalties(3))
         [engine] = run_engines(
-            run_ranks, program, X, targets, None, 1, 1, 900, exchange=False
+            run_ranks, program, X, targets, None, 1, 1, 500, exchange=False
         )
         np.testing.assert_allclose(engines[0].model, engine.model, atol=1e-7)
 

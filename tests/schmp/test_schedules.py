@@ -144,7 +144,7 @@ def test_the_way_to_the_last_changes_does_not_matter():
         sizes[changed] = rng.exponential(size=200) * (rng.random(200) < 0.7)
 
 
-@pytest.mark.parametrize("size", [7, 200, 1003])
+@pytest.mark.parametrize("size", [7, 1003])
 def test_draws_follow_the_formula(size):
     rng = np.random.default_rng(1)
     sizes = rng.exponential(size=size)
