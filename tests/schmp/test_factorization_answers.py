@@ -35,7 +35,7 @@ def kinds_of_taste(n_users=300, n_items=60):
     return np.column_stack([users, items]), biases + 0.5 * taste[users, items] + noise
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_plateau_at_the_start_is_no_end(seed):
     """Biases settle, and vectors without negative components grow slowly."""
     pairs, ratings = kinds_of_taste()
@@ -94,6 +94,7 @@ def test_the_default_of_rounds_is_enough():
 # Dask frames --------------------------------------------------------------------------
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("feedback", ["explicit", "implicit"])
 def test_scores_of_dask_collections(any_client, feedback):
     model = SchMPMatrixFactorization(4, feedback=feedback, tol=0.5)
