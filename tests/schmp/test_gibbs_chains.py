@@ -293,7 +293,7 @@ def test_the_posterior_of_a_tiny_corpus_in_many_draws():
     assert np.abs(found / found.sum() - exact).sum() / 2 < 0.01
 
 
-@pytest.mark.parametrize("others", [0, 2**20, 2**21 - 8, 2**24 + 1])
+@pytest.mark.parametrize("others", [0, 2**21 - 8, 2**24 + 1])
 def test_counts_are_exact_however_large(others):
     """Tokens of other ranks are among those of a word; floats cannot hold them all."""
     rng = np.random.default_rng(0)
@@ -454,8 +454,7 @@ def test_scores_of_draws_from_the_prior_are_nothing_on_average():
         ("exact", 32, 3, (1, 1)),
         ("metropolis", 5, 15, (1, 1)),
         # What the test itself notices is the same with either sampler.
-        ("exact", 32, 3, (1.15, 1)),
-        ("exact", 32, 3, (1, 1.15)),
+        ("exact", 32, 3, (1.15, 1.15)),
     ],
 )
 def test_words_and_topics_of_a_joint_chain_have_their_prior(
@@ -471,8 +470,8 @@ def test_words_and_topics_of_a_joint_chain_have_their_prior(
     monkeypatch.setattr(_exact, "cut_tiles", tiles)
     if wrong == (1, 1):
         assert np.abs(chains.deviations(n_starts, wrong)).max() < 4
-    else:  # as many draws are enough to notice it
-        assert chains.deviations(n_starts, wrong)[wrong.index(1.15)] > 4
+    else:  # as many draws are enough to notice each of both
+        assert chains.deviations(n_starts, wrong)[:2].min() > 4
 
 
 @cache

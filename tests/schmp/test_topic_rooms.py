@@ -84,9 +84,9 @@ def test_the_same_bits_as_in_memory(
     assert model.history_[-1]["changed"] == expected.history_[-1]["changed"]
 
 
-def peaks_of_fits(sampler, counts):
+def peaks_of_fits(sampler, counts, n_fits):
     """Bytes traced in each of some fits: what else the process does only adds."""
-    for _ in range(4):
+    for _ in range(n_fits):
         gc.collect()  # what is garbage now is not to go within a fit, or to stay
         # Stages, of which there are few here, go over tokens again and again.
         model = SchMPLDA(3, sampler=sampler, max_iter=1, n_ranks=1, init="random")
@@ -102,9 +102,9 @@ def bytes_per_token(sampler, few, many, most):
     is what the others are set against: they have a quarter of the tokens.
     """
     n_more = int(many.sum() - few.sum())
-    least = min(peaks_of_fits(sampler, few))
+    least = min(peaks_of_fits(sampler, few, 2))
     slopes = []
-    for peak in peaks_of_fits(sampler, many):
+    for peak in peaks_of_fits(sampler, many, 4):
         slopes.append((peak - least) / n_more)
         if slopes[-1] < most:
             break

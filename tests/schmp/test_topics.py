@@ -28,7 +28,7 @@ NEW = np.array([RNG.multinomial(30, row) for row in THETA[:40] @ PHI]).astype(fl
 FIT = {
     "doc_topic_prior": 0.2,
     "topic_word_prior": 0.06,
-    "max_iter": 30,
+    "max_iter": 20,
     "random_state": 0,
     "n_ranks": 1,
 }
@@ -71,6 +71,7 @@ def assert_finds_planted_topics(model, most=0.2):
 # Counts -------------------------------------------------------------------------------
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_counts_are_those_of_the_tokens_after_every_rotation(
@@ -150,7 +151,7 @@ def test_planted_topics_are_found(fitted, sampler):
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_quality_is_the_same_on_any_number_of_ranks(fitted, sampler):
     values = [fitted[sampler].log_likelihood_]
-    model = make(sampler=sampler, n_ranks=3, max_iter=60).fit(X)
+    model = make(sampler=sampler, n_ranks=3, max_iter=40).fit(X)
     values.append(model.log_likelihood_)
     assert_finds_planted_topics(model)
     assert max(values) - min(values) < 0.06
@@ -233,7 +234,7 @@ def test_few_messages_in_a_rotation(n_components, n_blocks, process_client, conf
 def test_totals_that_are_exchanged_more_often(sampler):
     fits = [
         make(
-            sampler=sampler, n_ranks=n, synchronize=when, keep_tokens=True, max_iter=8
+            sampler=sampler, n_ranks=n, synchronize=when, keep_tokens=True, max_iter=4
         ).fit(X)
         for n in (1, 2)
         for when in ("rotation", "iteration")
@@ -255,14 +256,14 @@ def test_learned_priors():
     model = make(
         doc_topic_prior="auto",
         topic_word_prior="auto",
-        max_iter=60,
+        max_iter=40,
         learn_every=1,
         random_state=3,  # from others, two topics share one
     ).fit(counts)
     assert model.doc_topic_prior_.shape == (K,)
     np.testing.assert_allclose(np.sort(model.doc_topic_prior_), alpha, rtol=0.3)
     assert 0.02 < model.topic_word_prior_ < 0.15
-    plain = make(max_iter=60, random_state=3).fit(counts)
+    plain = make(max_iter=40, random_state=3).fit(counts)
     assert model.log_likelihood_ > plain.log_likelihood_
     late = clone(model).set_params(burn_in=9, max_iter=10).fit(counts)
     assert np.ptp(late.doc_topic_prior_) < np.ptp(model.doc_topic_prior_)
@@ -273,7 +274,7 @@ def test_priors_of_words_guide_topics(sampler):
     prior = np.full((K, V), 0.06)
     best = np.argsort(-PHI, axis=1)[:, :5]
     np.put_along_axis(prior, best, 2.0, axis=1)
-    model = make(topic_word_prior=prior, sampler=sampler).fit(X)
+    model = make(topic_word_prior=prior, sampler=sampler, max_iter=15).fit(X)
     shares = model.components_ / model.components_.sum(axis=1, keepdims=True)
     nearest = np.abs(PHI[:, np.newaxis] - shares).sum(axis=2).argmin(axis=1)
     np.testing.assert_array_equal(nearest, np.arange(K))
@@ -282,7 +283,8 @@ def test_priors_of_words_guide_topics(sampler):
 
 def test_an_asymmetric_prior_draws_documents_to_a_topic():
     prior = np.array([5, 0.1, 0.1, 0.1])
-    shares = make(doc_topic_prior=prior, keep_tokens=True).fit(X).doc_topic_
+    model = make(doc_topic_prior=prior, keep_tokens=True, max_iter=10).fit(X)
+    shares = model.doc_topic_
     assert shares.mean(axis=0).argmax() == 0
     np.testing.assert_allclose(shares[7], prior / prior.sum(), rtol=1e-6)
 
@@ -325,9 +327,9 @@ def test_more_documents_on_top():
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_the_mean_of_samples(sampler):
-    params = {"sampler": sampler, "max_iter": 12, "n_samples": 3, "thin": 4}
+    params = {"sampler": sampler, "max_iter": 6, "n_samples": 3, "thin": 2}
     mean = make(**params).fit(X).components_
-    single = [make(sampler=sampler, max_iter=m).fit(X).components_ for m in (4, 8, 12)]
+    single = [make(sampler=sampler, max_iter=m).fit(X).components_ for m in (2, 4, 6)]
     np.testing.assert_allclose(mean, np.mean(single, axis=0), rtol=1e-5)
 
 
@@ -408,7 +410,6 @@ def test_copies(fitted):
 def kinds():
     frame = pd.DataFrame(X, columns=[f"w{i}" for i in range(V)])
     return {
-        "dense": X,
         "integers": X.astype(int),
         "csr": sparse.csr_array(X),
         "csc": sparse.csc_matrix(X),
@@ -418,11 +419,15 @@ def kinds():
     }
 
 
+@pytest.fixture(scope="module")
+def of_array():
+    """A fit of few rotations, of an array."""
+    return make(n_ranks=2, max_iter=2, keep_tokens=True).fit(X)
+
+
 @pytest.mark.parametrize("kind", kinds())
-def test_all_kinds_of_counts_give_the_same(kind):
-    params = {"n_ranks": 2, "max_iter": 3, "keep_tokens": True}
-    model = make(**params).fit(kinds()[kind])
-    expected = make(**params).fit(X)
+def test_all_kinds_of_counts_give_the_same(kind, of_array):
+    model, expected = clone(of_array).fit(kinds()[kind]), of_array
     np.testing.assert_array_equal(model.components_, expected.components_)
     for own, other in zip(model.token_topics_, expected.token_topics_, strict=True):
         np.testing.assert_array_equal(own, other)
@@ -516,9 +521,9 @@ def test_a_fit_that_goes_on_equals_one_that_was_not_interrupted(
 def test_a_fit_that_goes_on_with_other_ranks(
     sampler, tmp_path, configured, interrupted
 ):
-    model = make(sampler=sampler, n_ranks=3, max_iter=15, keep_tokens=True)
+    model = make(sampler=sampler, n_ranks=3, max_iter=10, keep_tokens=True)
     with configured({"dask-ma.checkpoint.path": str(tmp_path)}):
-        with interrupted(12):
+        with interrupted(7):
             clone(model).fit(X)
         with pytest.warns(UserWarning, match="was written by 3 ranks"):
             again = clone(model).set_params(n_ranks=2).fit(X)
@@ -526,7 +531,7 @@ def test_a_fit_that_goes_on_with_other_ranks(
     table = np.zeros((V, K))
     np.add.at(table, (tokens.words, tokens.topics), 1)
     np.testing.assert_allclose(again.components_, table.T + 0.06, rtol=1e-5)
-    assert again.n_iter_ == 15
+    assert again.n_iter_ == 10
     assert again.log_likelihood_ > model.fit(X).log_likelihood_ - 0.1
 
 
