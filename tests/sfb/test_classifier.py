@@ -182,6 +182,7 @@ def test_the_traffic_of_factors_and_matrices(labelled, monkeypatch, solver):
 # Rows ---------------------------------------------------------------------------------
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_weights_are_repeated_rows(labelled, value, n_classes, n_ranks):
@@ -267,10 +268,9 @@ def test_a_rank_without_rows(labelled, cluster, solver):
     assert np.isfinite(lost.coef_).all()
 
 
-@both
-def test_collections(labelled, cluster, solver):
+def test_collections(labelled, cluster):
     """dask.array of dense and of sparse blocks, and frames, are as arrays in memory."""
-    X, y = labelled[3]
+    (X, y), solver = labelled[3], "sdca"
     expected = fit((X, y), solver=solver, n_ranks=4)
     dy = da.from_array(y, chunks=50)
     blocks = [

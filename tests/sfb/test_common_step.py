@@ -84,6 +84,7 @@ def slow_fit(X, y, weight, alpha, n_ranks, n_passes):
     return W, b - W @ np.average(X, axis=0, weights=weight), q
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("communication", ["factors", "full_matrix", "server"])
 @pytest.mark.parametrize("n_ranks", [1, 2, 5])
 def test_against_sums_over_all_rows(
@@ -136,8 +137,8 @@ def test_late_steps_stay_short(labelled, shares, params):
 def test_more_ranks_need_hardly_more_passes():
     """Where rows are many, as one rank alone needs."""
     rng = np.random.default_rng(0)
-    W, X = rng.normal(size=(6, 30)), rng.normal(size=(2000, 30))
-    y = (X @ W.T + rng.gumbel(size=(2000, 6))).argmax(axis=1)
+    W, X = rng.normal(size=(6, 30)), rng.normal(size=(600, 30))
+    y = (X @ W.T + rng.gumbel(size=(600, 6))).argmax(axis=1)
     passes = [
         SFBLogisticRegression(
             solver="sdca",

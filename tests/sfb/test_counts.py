@@ -36,7 +36,7 @@ def test_few_steps_are_enough(texts, value):
         assert model.dual_gap_ <= 1e-3 * value(model, X, y)
 
 
-@pytest.mark.each(2)
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("n_blocks", [1, 4])
 @pytest.mark.parametrize("fit_intercept", [True, False])

@@ -71,8 +71,7 @@ def test_a_matrix_without_columns():
         run(model, X, n_passes=1)
 
 
-@pytest.mark.parametrize("kind", ["dense", "array"])
-def test_several_targets(kind):
+def test_several_targets():
     class Regression(FactorModel):
         learning_rate = 0.2
 
@@ -83,9 +82,9 @@ def test_several_targets(kind):
             return matrix.product(batch.X) - batch.y, batch.X
 
     Y = X @ RNG.normal(size=(7, 2))
-    targets = da.from_array(Y, chunks=(5, 2)) if kind == "array" else Y
-    rows = KINDS[kind](X)
-    result = run(Regression(), rows, targets, n_passes=400, n_ranks=2, batch_size=8)
+    targets = da.from_array(Y, chunks=(5, 2))
+    rows = KINDS["array"](X)
+    result = run(Regression(), rows, targets, n_passes=200, n_ranks=2, batch_size=8)
     expected = np.linalg.lstsq(X, Y, rcond=None)[0].T
     np.testing.assert_allclose(result.matrix, expected, atol=1e-5)
 

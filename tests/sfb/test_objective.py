@@ -121,6 +121,7 @@ def test_value_and_gradient(
             )
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_second_derivatives(run_ranks, make_shards, data, n_ranks):
     """Of some coefficients and an intercept, which comes after the features."""
@@ -142,7 +143,7 @@ def test_second_derivatives(run_ranks, make_shards, data, n_ranks):
     assert all(other is None for _, other in found[1:])
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("fit_intercept", [True, False])
 def test_the_bound_is_met_at_the_minimum(
@@ -173,7 +174,7 @@ def test_the_bound_is_met_at_the_minimum(
             assert -gap <= own.bound - best.fun <= 1e-9
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.parametrize("penalty", ["l1", "elasticnet", "trace"])
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_the_bound_is_below_all_values(run_ranks, make_shards, data, n_ranks, penalty):

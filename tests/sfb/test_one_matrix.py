@@ -31,7 +31,7 @@ from dask_ma.sfb.model import _dual
 from dask_ma.sfb.model._factors import Factors
 from dask_ma.sfb.prox import L1, L2, ColumnNormBall, ElasticNet, NoPenalty
 
-J, D = 200, 4000
+J, D = 100, 4000
 BYTES = J * D * 8
 
 
@@ -52,6 +52,12 @@ class Large(FactorModel):
 
     def loss(self, matrix, batch):
         return float((matrix.product(batch.X) ** 2).sum())
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch):
+    """Parts that are sent at a time are small beside small matrices, too."""
+    monkeypatch.setattr(_full_matrix, "_LEAST_BYTES", 2**16)
 
 
 def peak(model, X, **options):
@@ -119,7 +125,7 @@ def test_memory_of_dual_ascent(monkeypatch, penalty, content):
         for name in {"_PART_BYTES", "_CHUNK"} & set(vars(module)):
             monkeypatch.setattr(module, name, 2**14)
     monkeypatch.setattr(_full_matrix, "_LEAST_BYTES", 2**14)
-    X, y = spread_rows(300, n_features, 20), np.arange(300) % n_classes
+    X, y = spread_rows(260, n_features, 10), np.arange(260) % n_classes
     model = SFBLogisticRegression(
         solver="sdca",
         penalty=penalty,
@@ -170,10 +176,10 @@ def test_memory_of_dense_rows():
 
 def test_sums_of_classes_of_dense_rows_are_not_kept(monkeypatch):
     """They would be one more matrix of the process."""
-    n_classes, n_features = 500, 8000
+    n_classes, n_features = 500, 4000
     for module in (_class_sums, _dual_model):
         for name in {"_PART_BYTES", "_CHUNK"} & set(vars(module)):
-            monkeypatch.setattr(module, name, 2**15)
+            monkeypatch.setattr(module, name, 2**14)
     # As where matrices are large: nor are updates made as a whole.
     monkeypatch.setattr(_class_sums, "_KEPT_BYTES", 0)
     monkeypatch.setattr(_full_matrix, "_SMALL_BYTES", 0)

@@ -96,10 +96,9 @@ def test_products_with_many_rows_are_few(n_rows, n_products):
 
 
 @pytest.mark.usefixtures("many")
-@pytest.mark.parametrize("n_ranks", [1, 2])
-def test_steps_among_points_of_the_same_signs_save_others(monkeypatch, n_ranks):
+def test_steps_among_points_of_the_same_signs_save_others(monkeypatch):
     """Those within outputs alone do not see how outputs change against each other."""
-    params = {"alpha": 1e-6, "l1_ratio": 0.15, "tol": 1e-4, "n_ranks": n_ranks}
+    params = {"alpha": 1e-6, "l1_ratio": 0.15, "tol": 1e-4, "n_ranks": 2}
     model = fit(**params)
     assert model.dual_gap_ <= 1e-4 * objective(model)
     monkeypatch.setattr(_refine.Refinement, "_step_on_face", lambda *_: None)
@@ -107,7 +106,7 @@ def test_steps_among_points_of_the_same_signs_save_others(monkeypatch, n_ranks):
         fit(max_iter=2 * model.n_iter_, **params)
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.usefixtures("many")
 @pytest.mark.parametrize("penalty", ["l1", "elasticnet"])
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -129,16 +128,17 @@ def test_any_number_of_ranks_and_classes(penalty, n_classes, fit_intercept):
 
 @pytest.mark.usefixtures("many")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("first", [5, 8, 10])
-def test_a_resumed_fit(tmp_path, first):
+def test_a_resumed_fit(tmp_path):
     """In passes, from the last of them, and in steps after them."""
     params = {"tol": 1e-9, "n_ranks": 2}
     whole = fit(max_iter=11, **params)
-    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
-        fit(max_iter=first, **params)
-        resumed = fit(max_iter=11, **params)
-    np.testing.assert_array_equal(resumed.coef_, whole.coef_)
-    assert resumed.dual_gap_ == whole.dual_gap_
+    for first in (5, 8, 10):
+        folder = str(tmp_path / str(first))
+        with dask.config.set({"dask-ma.checkpoint.path": folder}):
+            fit(max_iter=first, **params)
+            resumed = fit(max_iter=11, **params)
+        np.testing.assert_array_equal(resumed.coef_, whole.coef_)
+        assert resumed.dual_gap_ == whole.dual_gap_
 
 
 @pytest.mark.parametrize("is_sparse", [False, True])

@@ -61,7 +61,7 @@ def test_against_the_slow_loop(
     assert n_kept == 3
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
 @pytest.mark.parametrize("penalty", ["l2", "l1", "elasticnet"])
 @pytest.mark.parametrize("n_ranks", [2, 4])
@@ -522,7 +522,7 @@ def test_early_stopping_takes_the_best_pass():
     np.testing.assert_allclose(found[0].coef_, found[1].coef_, atol=1e-9)
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.parametrize("most", [0, 2**30])
 @pytest.mark.parametrize("loss", ["nca", "hinge", "triplet"])
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])

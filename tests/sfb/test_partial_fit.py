@@ -31,11 +31,8 @@ def check_same(model, other):
     "params",
     [
         {},
-        {"penalty": "l1"},
-        {"penalty": "trace"},
-        {"penalty": None},
-        {"learning_rate": "invscaling"},
-        {"learning_rate": "constant", "fit_intercept": False},
+        {"penalty": "trace", "learning_rate": "invscaling"},
+        {"penalty": None, "learning_rate": "constant", "fit_intercept": False},
         {"communication__broadcast": 1},
         {"class_weight": {0: 2.0, 1: 1.0, 2: 0.5}},
     ],

@@ -32,9 +32,9 @@ def test_bytes():
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("n_ranks", [1, 3])
-def test_what_steps_take(n_ranks, monkeypatch):
+def test_what_steps_take(monkeypatch):
     """As many bytes as are asked for, when all pairs of BFGS are there."""
+    n_ranks = 3
     monkeypatch.setattr(Outlook, "is_long", lambda *_: True)
     n_classes, n_features = 10, 10_000
     params = {"density": 1e-3, "format": "csr", "dtype": np.float32, "rng": 0}

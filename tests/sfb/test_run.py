@@ -217,7 +217,7 @@ def test_fewer_rows_than_ranks(cluster, make_model, rows, settings, n_rows):
 # Checkpoints --------------------------------------------------------------------------
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("prox", [NoPenalty(), L1(0.02), L2(0.1)], ids=repr)
 @pytest.mark.parametrize("fit_intercept", [False, True])
@@ -242,7 +242,6 @@ def test_a_run_that_goes_on_equals_an_uninterrupted_one(
         ({"prox": L1(0.03)}, "prox.alpha"),
         ({"prox": L2(0.02)}, "prox is dask_ma.kernels.prox._operators.L1"),
         ({"learning_rate": 0.1}, "learning_rate"),
-        ({"fit_intercept": True}, "fit_intercept"),
         ({"batch_size": 4}, "batch_size"),
         ({"dtype": "float32"}, "matrix_dtype is None"),
         ({"communication": Exchange("factors", broadcast=2)}, "broadcast=2"),

@@ -23,7 +23,7 @@ from dask_ma.sfb.topology._search import (
     start_links,
 )
 
-SIZES = [(1, 1), (2, 1), (5, 1), (6, 2), (7, 2), (8, 2), (12, 4), (20, 3), (70, 8)]
+SIZES = [(1, 1), (2, 1), (5, 1), (6, 2), (7, 2), (8, 2), (12, 4), (20, 3)]
 
 
 def adjacency(topology):
@@ -120,7 +120,7 @@ def test_search_proves_where_the_bound_is_not_reached(n_ranks, total):
     assert sum_of_distances(found[None])[0] == total
 
 
-@pytest.mark.parametrize("n_peers", [2, 3, 4, 5])
+@pytest.mark.parametrize("n_peers", [2, 3])
 def test_two_steps_wherever_that_can_be(n_peers):
     """All ranks are within two steps of each other, so nothing is better."""
     for n_ranks in range(n_peers + 2, n_peers * (n_peers + 1) + 1):
@@ -237,7 +237,7 @@ def test_routes_deliver_everything_once_on_shortest_ways(n_ranks, n_peers):
         assert [arrivals[q] for q in range(n_ranks)] == list(topology.distances[origin])
 
 
-@pytest.mark.parametrize(("n_ranks", "n_peers"), [(12, 4), (30, 4), (56, 7)])
+@pytest.mark.parametrize(("n_ranks", "n_peers"), [(12, 4), (30, 4)])
 def test_ranks_relay_about_equally_much(n_ranks, n_peers):
     topology = Topology.optimal(n_ranks, n_peers)
     loads = [

@@ -30,7 +30,7 @@ def labels(problem, n_classes):
     return X, y if n_classes == 3 else (y > 0).astype(int)
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.parametrize("share", [1e-3, 1e-5, 1e-7, 1e-10, 1e-15, 0.0])
 @pytest.mark.parametrize("solver", ["sdca", "sgd"])
 @pytest.mark.parametrize("n_classes", [2, 3])
