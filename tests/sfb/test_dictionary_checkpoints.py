@@ -23,7 +23,6 @@ PARAMS = {
 SETTINGS = [
     {},
     {"n_ranks": 3},
-    {"n_ranks": 3, "communication": "factors"},
     {"n_ranks": 2, "communication": "factors", "staleness": 2},
     {"n_ranks": 2, "solver": "sgd"},
     {"n_ranks": 3, "solver": "sgd", "communication": "outputs"},

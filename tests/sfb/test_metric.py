@@ -106,7 +106,7 @@ def test_objective_of_triplets():
 def test_as_good_as_the_peer(load):
     """Neighbours by the learnt distance, next to scikit-learn's components."""
     rows, labels = load(return_X_y=True)
-    rows, labels = rows[:600], labels[:600]
+    rows, labels = rows[:400], labels[:400]
     scores = []
     for learner in (
         SFBMetricLearner(2, max_iter=60, random_state=0),
@@ -164,9 +164,7 @@ def test_any_number_of_ranks(how, content):
 
 
 @pytest.mark.filterwarnings("ignore:the objective has not fallen")
-@pytest.mark.parametrize(
-    ("batch_size", "expected"), [(150, 120), (50, 40), (8, 7), (2, 3)]
-)
+@pytest.mark.parametrize(("batch_size", "expected"), [(150, 120), (8, 7), (2, 3)])
 def test_passes_by_default(batch_size, expected):
     """As many as 120 steps take, at least 3."""
     learner = fit(batch_size=batch_size, tol=None, n_ranks=2)
@@ -339,6 +337,7 @@ def test_early_stopping(how):
         "triplets": {"loss": "triplet", "pairs": TRIPLETS},
     }[how]
     options = {"early_stopping": True, "validation_fraction": 0.3, "tol": 0.0}
+    options["learning_rate"] = "constant"
     learner, other = (
         fit(max_iter=40, n_iter_no_change=4, n_ranks=n, **options, **data)
         for n in (1, 3)
@@ -352,14 +351,9 @@ def test_early_stopping(how):
     expected = {"labels": 105, "pairs": 84, "triplets": 14}[how]
     assert learner.history_[0]["n_samples"] == expected
     # The components are those of the best pass.
-    shorter = fit(
-        max_iter=40, n_iter_no_change=4, **options, **data, learning_rate="constant"
-    )
-    best = int(np.argmax([r["validation_score"] for r in shorter.history_])) + 1
-    again = fit(
-        max_iter=best, n_iter_no_change=99, learning_rate="constant", **options, **data
-    )
-    np.testing.assert_array_equal(shorter.components_, again.components_)
+    best = int(np.argmax(scores)) + 1
+    again = fit(max_iter=best, n_iter_no_change=99, **options, **data)
+    np.testing.assert_array_equal(learner.components_, again.components_)
 
 
 # Methods of pairs ---------------------------------------------------------------------

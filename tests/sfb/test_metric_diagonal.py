@@ -180,7 +180,7 @@ def test_penalties():
 # Ranks --------------------------------------------------------------------------------
 
 
-@pytest.mark.each(2)
+@pytest.mark.each
 @pytest.mark.parametrize("kind", ROWS)
 @pytest.mark.parametrize("content", ["factors", "full_matrix", "server", "auto"])
 @pytest.mark.parametrize("how", ["labels", "pairs", "triplets"])

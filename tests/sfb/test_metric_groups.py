@@ -136,19 +136,17 @@ def test_pairs_are_those_within_groups(form, monkeypatch):
     "params",
     [
         {"communication": "factors"},
-        {"communication": "full_matrix"},
         {"communication": "outputs"},
         {"metric_form": "diagonal"},
         {"early_stopping": True, "tol": 1e-4},
-        {"sample_weight": RNG.exponential(size=len(y))},
-        {"loss": "triplet"},
-        {"X": sparse.csr_array(X)},
+        {"sample_weight": RNG.exponential(size=len(y)), "loss": "triplet"},
+        {"communication": "full_matrix", "X": sparse.csr_array(X)},
     ],
     ids=str,
 )
 def test_any_number_of_ranks_with_groups(params):
-    """Fewer ranks than groups, as many, and more."""
-    one, *others = (fit(**params, n_ranks=n) for n in (1, 2, 3, 5))
+    """Fewer ranks than groups, and more."""
+    one, *others = (fit(**params, n_ranks=n) for n in (1, 2, 4))
     assert one.n_steps_ == 2 * (27 if "early_stopping" in params else 30)
     for other in others:
         np.testing.assert_allclose(one.components_, other.components_, atol=2e-5)

@@ -40,7 +40,7 @@ def test_a_shift_of_all_rows(params):
     np.testing.assert_allclose(far.components_, near.components_, atol=1e-4 * size)
 
 
-@pytest.mark.parametrize("params", WAYS, ids=str)
+@pytest.mark.parametrize("params", WAYS[::2], ids=str)
 def test_features_that_are_constant_weigh_nothing(params):
     rows = np.hstack([X, np.full((len(X), 3), [0, 1.0, 100.3])])
     components = np.abs(fit(rows, **params).components_)
@@ -95,7 +95,7 @@ def test_sparse_rows_stay_sparse(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "params", [*WAYS, {"metric_form": "diagonal", "n_components": None}], ids=str
+    "params", [*WAYS[1::2], {"metric_form": "diagonal", "n_components": None}], ids=str
 )
 def test_sparse_rows_learn_what_dense_ones_do(params):
     """Of features that all of them have; with a shift they learnt from rounding."""
