@@ -89,5 +89,5 @@ def test_criteria_whose_losses_are_known(
     chosen = Torch(module, criterion=criterion, criterion_params=params)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        fit(X, y, module=chosen, learning_rate_init=100.0)
+        fit(X, y, module=chosen, learning_rate_init=100.0, max_iter=12)
     assert any(ABOVE in str(each.message) for each in seen) == is_known

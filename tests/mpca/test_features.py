@@ -246,7 +246,7 @@ def test_targets_of_all_units_give_one_network(rows, dtype, strategy, n_targets)
     tens = fit((X, y / spread * 10), **params)
     assert tens.n_iter_ < 100
     assert tens.score(X, y / spread * 10) > 0.7
-    for factor in (1e-7, 0.01, 100.0, 1e7):
+    for factor in (1e-7, 0.01, 1e7):
         model = fit((X, y * factor), **params)
         size, far = factor * spread, 1e-3 if dtype == np.float32 else 1e-7
         assert model.n_iter_ == tens.n_iter_

@@ -44,8 +44,10 @@ def shifted(digits):
 def test_running_values_are_those_of_the_rows(shifted, strategy):
     """The first normalisation sees the rows themselves."""
     (X, y), test = shifted
+    # An elastic average is slow to forget the variance of 1 that modules begin with.
+    max_iter = 12 if strategy == "easgd" else 7
     model = MPCAClassifier(
-        module=normalised(64, 10), strategy=strategy, n_ranks=2, max_iter=12,
+        module=normalised(64, 10), strategy=strategy, n_ranks=2, max_iter=max_iter,
         batch_size=32, learning_rate_init=0.005, **QUICK,
     ).fit(X, y)  # fmt: skip
     state = {name: value.numpy() for name, value in model.state_dict().items()}
@@ -123,6 +125,7 @@ def test_a_rank_of_one_row_is_named():
 
 def test_a_finished_fit_that_is_resumed_is_the_same(shifted, strategy, tmp_path):
     (X, y), _ = shifted
+    X, y = X[:200], y[:200]
     params = {"module": normalised(64, 10), "strategy": strategy, "n_ranks": 2}
     params |= {"max_iter": 3, "batch_size": 32, **QUICK}
     with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):

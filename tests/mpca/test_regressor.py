@@ -61,11 +61,15 @@ def test_weights_are_those_of_scikit_learn(regression, check_same, weights):
     assert abs(fit(regression).coefs_[0] - theirs.coefs_[0]).max() > 1e-3
 
 
-def test_every_strategy_learns(regression, cluster, strategy):
-    X, y = regression
+def test_every_strategy_learns(regression, strategy):
     params = {"strategy": strategy, "max_iter": 25, "learning_rate_init": 0.02}
     model = fit(regression, n_ranks=3, **params)
-    assert model.score(X, y) > 0.7
+    assert model.score(*regression) > 0.7
+
+
+def test_collections_are_predicted_and_scored_where_they_are(regression, cluster):
+    X, y = regression
+    model = fit(regression)
     rows = da.from_array(X, chunks=(50, 6))
     lazy = model.predict(rows)
     assert isinstance(lazy, da.Array)

@@ -10,6 +10,7 @@ from sklearn.preprocessing import StandardScaler
 from dask_ma import MPCAClassifier, MPCARegressor
 
 FOUND = "rows are unlike those before"
+QUICK = {"hidden_layer_sizes": (20,), "max_iter": 60, "random_state": 0}
 
 
 def made(name):
@@ -31,9 +32,9 @@ def notes_of(model, X, y):
 @pytest.mark.parametrize(("name", "n_ranks"), [("wine", 2), ("diabetes", 1)])
 def test_rows_of_another_scale_are_warned_of_with_a_cure(name, n_ranks):
     cls, raw, scaled, y = made(name)
-    cold = cls(random_state=0, n_ranks=n_ranks)
+    cold = cls(**QUICK, n_ranks=n_ranks)
     assert not notes_of(cold, raw, y)
-    model = cls(random_state=0, n_ranks=n_ranks, warm_start=True)
+    model = cls(**QUICK, n_ranks=n_ranks, warm_start=True)
     assert not notes_of(model, scaled, y)
     (note,) = notes_of(model, raw, y)
     assert model.score(raw, y) < cold.score(raw, y) - 0.02
@@ -51,7 +52,7 @@ def test_rows_of_another_scale_are_warned_of_with_a_cure(name, n_ranks):
 def test_other_rows_and_other_targets_are_passed_over(name):
     cls, X, _, y = made(name)
     order = np.random.default_rng(0).permutation(len(X))
-    model = cls(random_state=0, warm_start=True)
+    model = cls(**QUICK, warm_start=True)
     for rows in np.array_split(order, 2):
         assert not notes_of(model, X[rows], y[rows])
     assert not notes_of(model, X, y[order])

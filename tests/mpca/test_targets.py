@@ -91,18 +91,16 @@ def test_one_rank_is_scikit_learn(rows, check_same, cls, weighted, container):
     [
         ("mpca", MPCARegressor),
         ("gradients", MPCAClassifier),
-        ("synchronous", MPCARegressor),
         ("easgd", MPCAClassifier),
         ("parameter_server", MPCARegressor),
-        ("local", MPCAClassifier),
     ],
 )
-def test_every_strategy_learns(rows, strategy, cls):
+def test_every_kind_of_step_learns(rows, strategy, cls):
     X, Y = rows[0], targets_of(cls, rows[1])
-    # How stale gradients are at a server depends on the clock.
-    max_iter = 320 if strategy == "parameter_server" else 40
+    # How stale gradients are at a server depends on the clock: less so with two ranks.
+    n_ranks, max_iter = (2, 80) if strategy == "parameter_server" else (3, 40)
     model = fit(
-        cls, X, Y, strategy=strategy, n_ranks=3, max_iter=max_iter,
+        cls, X, Y, strategy=strategy, n_ranks=n_ranks, max_iter=max_iter,
         hidden_layer_sizes=(20,), learning_rate_init=0.01, batch_size=8,
     )  # fmt: skip
     assert model.score(X, Y) > (0.5 if strategy == "parameter_server" else 0.7)
