@@ -8,7 +8,16 @@ from functools import cache
 
 import numpy as np
 import pytest
-from bad_input import CASES, CONTAINERS, ESTIMATORS, GOOD, Box, good_rows, learned
+from bad_input import (
+    CASES,
+    CONTAINERS,
+    ESTIMATORS,
+    GOOD,
+    TOPICS,
+    Box,
+    good_rows,
+    learned,
+)
 from pairs import each, pairwise
 
 _SECONDS = 5.0  # of the processor, for any case
@@ -34,22 +43,33 @@ REFUSED, TRAINED = (
     [row for row in ALL if (row[0].expect(row[1]).message is None) == is_trained]
     for is_trained in (False, True)
 )
-# Each estimator and each container meets each kind of bad input that it refuses.
-TABLE = pairwise(REFUSED, lambda row: (row[0].name, row[1].estimator, row[1].kind))
-# Whole fits tell that rows are trained rightly, and take most of the time: those of one
-# estimator of each kind that reads rows alike, and of each of them in each container.
-TABLE += each(
-    [row for row in TRAINED if row[0].name == "weights: a number of NumPy"],
-    lambda row: [(row[1].estimator, row[1].kind)],
-)
+TOPIC = {case.name: topic for topic, cases in TOPICS.items() for case in cases}
+
+
+def who_refuses(row):
+    """Rows are looked at alike in a family; parameters are those of an estimator."""
+    case, box = row
+    is_of_rows = TOPIC[case.name] != "parameters"
+    who = family(box.estimator) if is_of_rows else box.estimator
+    return case.name, who, box.kind
+
+
+def who_trains(row):
+    """Each kind of bad input in each container, each family, and each estimator."""
+    case, box = row
+    name = family(box.estimator)
+    topic = TOPIC[case.name]
+    return (case.name, box.kind), (topic, name), (name, box.kind), box.estimator
+
+
+TABLE = pairwise(REFUSED, who_refuses)
 TABLE += [
     row
-    for row in pairwise(
-        TRAINED,
-        lambda row: (row[0].name, family(row[1].estimator), row[1].kind),
-    )
+    for row in each(REFUSED, lambda row: [(TOPIC[row[0].name], row[1].estimator)])
     if row not in TABLE
 ]
+# Whole fits tell that rows are trained rightly, and take most of the time.
+TABLE += each(TRAINED, who_trains)
 BOXES = {case.name: [box for other, box in TABLE if other is case] for case in CASES}
 
 
@@ -133,32 +153,36 @@ def test_refused_or_trained_rightly(case):
         raise BaseExceptionGroup(f"{case.name} in {len(failures)} boxes", failures)
 
 
-ON_CLUSTER = [
-    (case, box)
-    for case, box in ALL
-    if case.name
-    in {
-        "NaN",
-        "block of objects",
-        "block that is masked",
-        "block that raises",
-        "class_weight: negative",
-        "huge",
-        "labels: pd.NA",
-        "partial_fit: new labels",
-        "predict: NaN",
-        "score: NaN",
-        "sparse: column beyond the last",
-        "sparse: duplicate entries",
-        "targets: huge",
-        "weights: a number",
-        "weights: negative",
-        "weights: zero for a class",
-        "X: a Delayed",
-    }
-    and box.kind == "array"
-    and box.estimator in ("ButterflySGDClassifier", "MPCARegressor", "MALDA")
-]
+# How errors come back from workers has nothing to do with who is fitted.
+ON_CLUSTER = each(
+    [
+        (case, box)
+        for case, box in ALL
+        if case.name
+        in {
+            "NaN",
+            "block of objects",
+            "block that is masked",
+            "block that raises",
+            "class_weight: negative",
+            "huge",
+            "labels: pd.NA",
+            "partial_fit: new labels",
+            "predict: NaN",
+            "score: NaN",
+            "sparse: column beyond the last",
+            "sparse: duplicate entries",
+            "targets: huge",
+            "weights: a number",
+            "weights: negative",
+            "weights: zero for a class",
+            "X: a Delayed",
+        }
+        and box.kind == "array"
+        and box.estimator in ("ButterflySGDClassifier", "MPCARegressor", "MALDA")
+    ],
+    lambda row: (row[0].name, row[1].estimator),
+)
 
 
 @pytest.mark.timeout(120)

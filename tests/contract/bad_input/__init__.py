@@ -1,7 +1,7 @@
 """Kinds of bad input, and what is to become of each."""
 
 from bad_input._cases import GOOD, Call, Case, Expected
-from bad_input._table import CASES
+from bad_input._table import CASES, TOPICS
 from bad_input._world import CONTAINERS, ESTIMATORS, Box, good_rows, learned
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "CONTAINERS",
     "ESTIMATORS",
     "GOOD",
+    "TOPICS",
     "Box",
     "Call",
     "Case",

@@ -11,13 +11,15 @@ from bad_input import (
     _weights,
 )
 
-CASES = [
-    *_values.CASES,
-    *_shapes.CASES,
-    *_sparse.CASES,
-    *_targets.CASES,
-    *_weights.CASES,
-    *_parameters.CASES,
-    *_predictions.CASES,
-    *_partial.CASES,
-]
+#: By what is bad.
+TOPICS = {
+    "values": _values.CASES,
+    "shapes": _shapes.CASES,
+    "sparse": _sparse.CASES,
+    "targets": _targets.CASES,
+    "weights": _weights.CASES,
+    "parameters": _parameters.CASES,
+    "predictions": _predictions.CASES,
+    "partial": _partial.CASES,
+}
+CASES = [case for cases in TOPICS.values() for case in cases]

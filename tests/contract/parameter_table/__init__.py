@@ -4,6 +4,7 @@ from parameter_table._acts import ACTS, Acts
 from parameter_table._inactive import EXEMPT, INACTIVE, Case
 from parameter_table._world import (
     ESTIMATORS,
+    SIBLINGS,
     Seen,
     changed,
     observe,
@@ -18,6 +19,7 @@ __all__ = [
     "ESTIMATORS",
     "EXEMPT",
     "INACTIVE",
+    "SIBLINGS",
     "Seen",
     "changed",
     "observe",

@@ -31,6 +31,13 @@ ESTIMATORS = {
     for name in dask_ma.__all__
     if isinstance(getattr(dask_ma, name), type)
 }
+#: Pairs of estimators of one class that reads the parameters of both.
+SIBLINGS = (
+    ("ButterflySGDClassifier", "ButterflySGDRegressor"),
+    ("MASGDClassifier", "MASGDRegressor"),
+    ("MPCAClassifier", "MPCARegressor"),
+    ("SchMPLasso", "SchMPLogisticRegression"),
+)
 #: What objects a parameter may be that have parameters of their own.
 NESTED: dict[str, list[Any]] = {
     "strategy": [getattr(strategies, name) for name in strategies.__all__],
@@ -105,6 +112,7 @@ _CLOCK = {
 }
 
 
+@cache
 def parameters_of(name: str) -> dict[str, Any]:
     """Parameters of an estimator, and of objects that are some, with defaults."""
     declared = inspect.signature(ESTIMATORS[name]).parameters.items()
