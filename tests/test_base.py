@@ -232,10 +232,10 @@ def test_score_of_dask_data(scored, data, weighted):
     X, _ = data
     weight = np.linspace(0, 2, 60) if weighted else None
     expected = model.score(X, y, weight)
-    lazy_weight = None if weight is None else lazy(weight, 30)
+    weights = [weight, lazy(weight, 30)] if weighted else [None]
     for column in (y, lazy(y), lazy(y, 7), y.tolist()):
-        assert model.score(lazy(X), column, weight) == pytest.approx(expected)
-        assert model.score(lazy(X), column, lazy_weight) == pytest.approx(expected)
+        for given in weights:
+            assert model.score(lazy(X), column, given) == pytest.approx(expected)
 
 
 def test_score_of_a_frame(regressor, data):
@@ -444,6 +444,17 @@ def test_large_arrays_among_the_parameters_are_told_apart():
     assert wanted == same != other
 
 
+CASTING = [
+    MASGDRegressor(n_ranks=2, **PARAMS),
+    MALDA(2, max_iter=2, random_state=0),
+    SchMPLDA(2, max_iter=2, random_state=0),
+    SFBDictionaryLearning(3, alpha=0.1, max_iter=1, random_state=0),
+    SFBMetricLearner(2, max_iter=2, random_state=0),
+]
+
+
+@pytest.mark.each(2)
+@pytest.mark.parametrize("estimator", CASTING, ids=lambda e: type(e).__name__)
 @pytest.mark.parametrize(
     ("dtype", "convert"),
     [
@@ -454,7 +465,9 @@ def test_large_arrays_among_the_parameters_are_told_apart():
         (np.float16, np.asarray),  # SciPy has no sparse matrices of such numbers
     ],
 )
-def test_small_numbers_are_cast_by_the_ranks(data, monkeypatch, convert, dtype):
+def test_small_numbers_are_cast_by_the_ranks(
+    data, monkeypatch, estimator, convert, dtype
+):
     """An array of bytes would take eight times its size as floating numbers."""
     rows = np.abs(np.round(data[0])).astype(dtype)
     found = []
@@ -465,20 +478,10 @@ def test_small_numbers_are_cast_by_the_ranks(data, monkeypatch, convert, dtype):
         return partition(X, *args, **kwargs)
 
     monkeypatch.setattr(_fit, "partition", noting)
-    estimators = [
-        MASGDRegressor(n_ranks=2, **PARAMS),
-        MALDA(2, max_iter=2, random_state=0),
-        SchMPLDA(2, max_iter=2, random_state=0),
-        SFBDictionaryLearning(3, alpha=0.1, max_iter=1, random_state=0),
-        SFBMetricLearner(2, max_iter=2, random_state=0),
-    ]
-    for estimator in estimators:
-        small = clone(estimator).fit(convert(rows), data[1])
-        large = clone(estimator).fit(convert(rows.astype(float)), data[1])
-        assert found[0] == dtype
-        found.clear()
-        for name in ("coef_", "components_"):
-            if hasattr(small, name):
-                np.testing.assert_array_equal(
-                    getattr(small, name), getattr(large, name)
-                )
+    small = clone(estimator).fit(convert(rows), data[1])
+    assert found == [dtype]
+    large = clone(estimator).fit(convert(rows.astype(float)), data[1])
+    names = [name for name in ("coef_", "components_") if hasattr(small, name)]
+    assert names
+    for name in names:
+        np.testing.assert_array_equal(getattr(small, name), getattr(large, name))

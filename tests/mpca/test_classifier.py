@@ -306,7 +306,7 @@ def test_unequal_ranks(digits, cluster, configured, monkeypatch, strategy):
         ]
         rows[i] = da.concatenate(parts)
     with configured({"dask-ma.data.imbalance": 10.0}, cluster):
-        model = fit(rows, strategy=strategy, hidden_layer_sizes=(32,), max_iter=8)
+        model = fit(rows, strategy=strategy, hidden_layer_sizes=(32,), max_iter=6)
     assert sorted(held.values()) == [60, 60, 60, 600]
     assert model.score(*digits.test) > 0.7
 

@@ -108,7 +108,7 @@ def test_weight_two_is_the_same_objective_as_two_rows(binary, cls, objective):
 def test_weight_two_leads_where_two_rows_lead(binary, cls):
     X, y = binary
     twice = 1 + np.arange(120) % 2
-    params = {"max_iter": 150, "tol": None, "alpha": 0.1, "random_state": 0}
+    params = {"max_iter": 60, "tol": None, "alpha": 0.1, "random_state": 0}
     loss = {"loss": "log_loss"} if cls is MASGDClassifier else {}
     weighted = cls(n_ranks=2, **params, **loss).fit(X, y, sample_weight=twice)
     repeated = cls(n_ranks=2, **params, **loss)
