@@ -154,17 +154,23 @@ def test_few_long_documents(tmp_path, suffix):
 
 
 @pytest.fixture(scope="module")
-def large():
-    """A corpus whose file takes some pieces to parse, and the file's text."""
-    counts = random_counts(600, 400, density=0.35, seed=1)
-    text = as_text(counts)
-    assert len(text) > 600_000
-    return counts, text
+def large_text():
+    """A corpus, and the text of its file."""
+    counts = random_counts(200, 150, density=0.35, seed=1)
+    return counts, as_text(counts)
+
+
+@pytest.fixture
+def large(large_text, monkeypatch):
+    """The same, which takes some pieces to parse."""
+    monkeypatch.setattr(_lines, "PIECE", 2**13)
+    assert len(large_text[1]) > 8 * 2**13
+    return large_text
 
 
 @pytest.mark.each
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-@pytest.mark.parametrize("blocksize", [None, 590_000, 100_000])
+@pytest.mark.parametrize("blocksize", [None, 70_000, 12_000])
 def test_more_than_one_piece(tmp_path, large, suffix, blocksize):
     counts, text = large
     path = write(tmp_path / f"docword.txt{suffix}", text)
@@ -313,7 +319,7 @@ def test_bad_line_far_into_the_file(tmp_path, large, suffix):
     lines = text.split(b"\n")
     lines[-1000] = b"what?"
     path = write(tmp_path / f"docword.txt{suffix}", b"\n".join(lines))
-    X = read_bag_of_words(path, blocksize=100_000).X
+    X = read_bag_of_words(path, blocksize=12_000).X
     number = len(lines) - 999
     with pytest.raises(ValueError, match=rf"line {number}: .*'what\?'"):
         X.compute()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dask_ma.datasets import read_lda_c
+from dask_ma.datasets import _lines, read_lda_c
 from dask_ma.datasets._lines import TextFile
 
 
@@ -122,14 +122,15 @@ def test_memory_file_system():
 
 @pytest.mark.each
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-@pytest.mark.parametrize("blocksize", [None, 300_000, 100_000])
-def test_more_than_one_piece(tmp_path, suffix, blocksize):
+@pytest.mark.parametrize("blocksize", [None, 40_000, 3_000])
+def test_more_than_one_piece(tmp_path, monkeypatch, suffix, blocksize):
     """Also with lines that are longer than a block."""
-    counts = random_counts(16, 30_000, seed=1)
+    monkeypatch.setattr(_lines, "PIECE", 2**13)
+    counts = random_counts(16, 4_000, seed=1)
     text = as_text(counts)
-    assert len(text) > 600_000
+    assert len(text) > 8 * 2**13
     path = write(tmp_path / f"corpus.dat{suffix}", text)
-    check_blocks(read_lda_c(path, n_features=30_000, blocksize=blocksize).X, counts)
+    check_blocks(read_lda_c(path, n_features=4_000, blocksize=blocksize).X, counts)
 
 
 def test_unsorted_words_and_blanks(tmp_path):
