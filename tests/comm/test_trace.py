@@ -255,6 +255,7 @@ def fit(X, y, **changes):
     return MASGDClassifier(**params).fit(X, y)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     ("chosen", "is_there"), [("auto", False), (True, True), (False, False)]
 )
