@@ -14,10 +14,8 @@ from sklearn.feature_extraction.text import CountVectorizer
 
 from dask_ma import (
     MALDA,
-    ButterflySGDClassifier,
     ButterflySGDRegressor,
     MASGDClassifier,
-    MASGDRegressor,
     MPCAClassifier,
     MPCARegressor,
     SchMPLasso,
@@ -36,8 +34,6 @@ N = 120
 ROUNDS = {"max_iter": 4, "tol": None, "random_state": 0}
 ESTIMATORS = {
     "MASGDClassifier": MASGDClassifier("log_loss", **ROUNDS),
-    "MASGDRegressor": MASGDRegressor(**ROUNDS),
-    "ButterflySGDClassifier": ButterflySGDClassifier("log_loss", **ROUNDS),
     "ButterflySGDRegressor": ButterflySGDRegressor(**ROUNDS),
     "SFBLogisticRegression": SFBLogisticRegression(**ROUNDS),
     "MPCAClassifier": MPCAClassifier((4,), **ROUNDS),

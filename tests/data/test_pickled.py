@@ -42,6 +42,7 @@ def fit(X, y, n_ranks):
     return MASGDClassifier(n_ranks=n_ranks, **PARAMS).fit(X, y).coef_
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_in_a_task(rows, persisted, any_client, n_ranks):
     X, y = persisted
@@ -53,6 +54,7 @@ def test_in_a_task(rows, persisted, any_client, n_ranks):
     np.testing.assert_array_equal(any_client.compute(X).result(), rows[0])
 
 
+@pytest.mark.each
 def test_here(persisted, any_client):
     X, y = persisted
     with any_client.as_current():
