@@ -10,6 +10,7 @@ import time
 import dask
 import numpy as np
 import pytest
+from distributed.utils import get_mp_context
 
 from dask_ma import MASGDClassifier
 from dask_ma.engine import RankContext
@@ -192,66 +193,91 @@ def test_ranks_on_a_cluster(saved, inproc_client, monkeypatch):
     assert [record["round"] for record in resumed.history_] == [*range(1, done + 3)]
 
 
-PROGRAM = """
+MAIN = """
 import sys
 import dask
 import numpy as np
-from distributed import Client, LocalCluster
 from dask_ma import MASGDClassifier
 
-def main():
+def main(path):
     X = np.random.default_rng(0).normal(size=(400, 4))
-    with dask.config.set({"dask-ma.checkpoint.path": sys.argv[1]}):
+    with dask.config.set({"dask-ma.checkpoint.path": path}):
         MASGDClassifier(max_iter=10**7, tol=None, random_state=0).fit(X, X[:, 0] > 0)
+"""
+ALONE = "main(sys.argv[1])"
+# In a copy of a process that has loaded all modules.
+WITH_A_CLUSTER = """
+import os
+from distributed import Client
 
-if __name__ == "__main__":
-    if sys.argv[2] == "cluster":
-        options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
-        with LocalCluster(**options) as cluster, Client(cluster):
-            try:
-                main()
-            finally:
-                print("closed")
-    else:
-        main()
+for number in 1, 2:
+    os.dup2(os.open({log!r}, os.O_CREAT | os.O_WRONLY | os.O_APPEND), number)
+with dask.config.set({{"dask-ma.data.moved-rows": 0}}), Client({address!r}):
+    try:
+        main({path!r})
+    finally:
+        print("closed")
 """
 
 
+def terminated(path, process):
+    """Have a process end once it has saved two rounds."""
+    deadline = time.monotonic() + SECONDS
+    while len(rounds_in(path)) < 2:
+        assert is_running(process) and time.monotonic() < deadline
+        time.sleep(0.02)
+    process.terminate()
+
+
+def is_running(process):
+    """Of either kind."""
+    if isinstance(process, subprocess.Popen):
+        return process.poll() is None
+    return process.is_alive()
+
+
+def check_that_another_process_goes_on(path, n_ranks):
+    done = rounds_in(path)[-1]
+    rows = np.random.default_rng(0).normal(size=(400, 4))
+    model = MASGDClassifier(max_iter=done + 3, tol=None, random_state=0)
+    model.set_params(n_ranks=n_ranks).fit(rows, rows[:, 0] > 0)
+    assert [record["round"] for record in model.history_] == [*range(1, done + 4)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["threads", "cluster"])
-def test_a_program(saved, tmp_path, where):
+def test_a_program(saved):
     """A job that its batch system ends, and another process that goes on from there."""
-    path, file = saved, tmp_path / "program.py"
-    file.write_text(PROGRAM)
     process = subprocess.Popen(
-        [sys.executable, str(file), str(path), where],
-        stdout=subprocess.PIPE,
+        [sys.executable, "-c", MAIN + ALONE, str(saved)],
         stderr=subprocess.PIPE,
         text=True,
-        # Workers are forked from a process that has imported the program once.
-        env={
-            **os.environ,
-            "DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "forkserver",
-            "DASK_DASK_MA__DATA__MOVED_ROWS": "0",
-        },
     )
     try:
-        deadline = time.monotonic() + SECONDS
-        while len(rounds_in(path)) < 2:
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.02)
-        process.terminate()
-        out, err = process.communicate(timeout=SECONDS)
+        terminated(saved, process)
+        _, err = process.communicate(timeout=SECONDS)
     finally:
         process.kill()
     assert process.returncode == 143, err
     assert "SIGTERM has ended the fit of MASGDClassifier" in err
-    # Dask may log one of its own while it closes the cluster of a busy machine.
-    assert ("FitTerminatedError" if where == "cluster" else "Traceback") not in err
-    assert where == "threads" or "closed" in out
-    done = rounds_in(path)[-1]
-    rows = np.random.default_rng(0).normal(size=(400, 4))
-    model = MASGDClassifier(max_iter=done + 3, tol=None, random_state=0)
-    n_ranks = 1 if where == "threads" else 2
-    model.set_params(n_ranks=n_ranks).fit(rows, rows[:, 0] > 0)
-    assert [record["round"] for record in model.history_] == [*range(1, done + 4)]
+    assert "Traceback" not in err
+    check_that_another_process_goes_on(saved, 1)
+
+
+def test_a_program_with_a_cluster(saved, tmp_path, process_client):
+    """Ranks in other processes, which get no signal, end with their client."""
+    log = tmp_path / "log"
+    places = {"log": str(log), "path": str(saved)}
+    address = process_client.scheduler.address
+    code = MAIN + WITH_A_CLUSTER.format(address=address, **places)
+    process = get_mp_context().Process(target=exec, args=(code, {}))
+    process.start()
+    try:
+        terminated(saved, process)
+        process.join(SECONDS)
+    finally:
+        process.kill()
+    printed = log.read_text()
+    assert process.exitcode == 143, printed
+    assert "SIGTERM has ended the fit of MASGDClassifier" in printed
+    assert "closed" in printed and "Traceback" not in printed
+    check_that_another_process_goes_on(saved, len(process_client.nthreads()))
