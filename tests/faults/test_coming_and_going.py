@@ -264,28 +264,21 @@ def test_persisted_rows_that_are_being_computed_again(client, rows):
     assert model.history_[-1]["restarts"] == 0
 
 
-@pytest.mark.parametrize("rank", range(N_WORKERS))
-def test_the_same_bits_whoever_takes_over(client, rows, undisturbed, at_round, rank):
-    """Though nobody starts in place of the lost worker, whose rank changes process."""
-    at_round(4, kill_self(), rank=rank)
-    with dask.config.set({"dask-ma.recovery.wait": 0}):
-        model = MASGDClassifier(**PARAMS).fit(*rows)
-    assert_same_course(model, undisturbed)
-    assert [r["restarts"] for r in model.history_] == [0] * 4 + [1] * (N_ROUNDS - 4)
+@pytest.mark.parametrize("rank", [0, 2])
+def test_the_same_bits_whoever_takes_over(client, rows, at_round, rank):
+    """Though nobody starts in place of the lost worker, whose rank changes process.
 
-
-@pytest.mark.parametrize("rank", range(N_WORKERS))
-def test_the_same_bits_where_ranks_have_more_and_fewer_rows(
-    client, rows, at_round, rank
-):
-    """What a rank with a row more has done says nothing of the next step of another."""
+    Rank 2 has a row fewer than the others: what a rank with a row more has done says
+    nothing of the next step of another.
+    """
     rows = tuple(part[:1499] for part in rows)
     undisturbed = MASGDClassifier(n_ranks=N_WORKERS, **PARAMS).fit(*rows)
     at_round(4, kill_self(), rank=rank)
     with dask.config.set({"dask-ma.recovery.wait": 0}):
         model = MASGDClassifier(**PARAMS).fit(*rows)
-    assert model.history_[-1]["restarts"] == 1
     np.testing.assert_array_equal(model.coef_, undisturbed.coef_)
+    assert [r["round"] for r in model.history_] == list(range(1, N_ROUNDS + 1))
+    assert [r["restarts"] for r in model.history_] == [0] * 4 + [1] * (N_ROUNDS - 4)
 
 
 @contextmanager
@@ -305,7 +298,7 @@ def restarted_after(mark, client):
         thread.join(60)
 
 
-@pytest.mark.parametrize("kind", ["numpy", "lazy", "lazy X"])
+@pytest.mark.parametrize("kind", ["numpy", "lazy X"])
 def test_a_restart_of_the_cluster(
     client, rows, undisturbed, undisturbed_blocks, at_round, kind
 ):
@@ -358,7 +351,7 @@ def all_killed_after(mark, client):
         thread.join(60)
 
 
-@pytest.mark.parametrize("kind", ["numpy", "lazy", "lazy X", "persisted"])
+@pytest.mark.parametrize("kind", ["numpy", "lazy X", "persisted"])
 def test_all_workers_at_once(
     client, rows, undisturbed, undisturbed_blocks, at_round, kind
 ):
@@ -412,6 +405,7 @@ def test_nobody_is_left(rows, at_round, cluster_client, bare_workers, assert_cle
             all_killed_after(mark, cluster_client),
             dask.config.set(
                 {
+                    **_WAITS,
                     "dask-ma.recovery.wait": 0,
                     "dask-ma.recovery.wait-for-any": "500 ms",
                 }
@@ -538,7 +532,7 @@ def test_a_worker_that_takes_its_time_to_join(
         async def setup(self, worker):
             import asyncio
 
-            await asyncio.sleep(2)
+            await asyncio.sleep(0.7)
 
     def wait_for_others():
         import time

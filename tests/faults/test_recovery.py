@@ -1,9 +1,8 @@
 """Fits that go on after the loss of workers, moment by moment."""
 
+import asyncio
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -12,6 +11,8 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster, wait
+from distributed.nanny import WorkerProcess
+from distributed.utils import get_mp_context
 
 from dask_ma import ButterflySGDClassifier, MASGDClassifier, run_spmd
 from dask_ma.data import scheduler_workers
@@ -21,7 +22,7 @@ from dask_ma.exceptions import FitFailedError, PeerLostError, RowsLostWarning
 
 pytestmark = pytest.mark.slow
 
-N_WORKERS = 4
+N_WORKERS = 3
 N_ROUNDS = 12
 PARAMS = {
     "loss": "log_loss",
@@ -42,8 +43,8 @@ def client(current_client):
 @pytest.fixture(scope="module")
 def rows():
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(2000, 10))
-    return X, (X @ np.arange(10) + rng.normal(size=2000) > 0).astype(int)
+    X = rng.normal(size=(1500, 10))
+    return X, (X @ np.arange(10) + rng.normal(size=1500) > 0).astype(int)
 
 
 @pytest.fixture(scope="module")
@@ -143,13 +144,11 @@ def assert_same_course(model, undisturbed):
 @pytest.mark.parametrize(
     ("moment", "ranks"),
     [
-        ("computing", [1]),
         ("computing", [0]),
         ("sending", [2]),
-        ("before keeping", [3]),
-        ("after keeping", [0]),
+        ("before keeping", [1]),
         ("computing", [0, 2]),
-        ("after keeping", [1, 2, 3]),
+        ("after keeping", [1, 2]),
     ],
     ids=str,
 )
@@ -160,18 +159,26 @@ def test_restart(client, rows, undisturbed, strike, moment, ranks):
 
 @pytest.mark.each
 @pytest.mark.parametrize("moment", ["computing", "after keeping", "returning"])
-@pytest.mark.parametrize("rank", [0, 3])
+@pytest.mark.parametrize("rank", [0, 2])
 def test_restart_in_the_last_round(client, rows, undisturbed, strike, moment, rank):
     strike(moment, [rank], at_round=N_ROUNDS)
     assert_same_course(MASGDClassifier(**PARAMS).fit(*rows), undisturbed)
 
 
-def test_a_new_worker_that_takes_its_time(client, rows, undisturbed, strike):
+def test_a_new_worker_that_takes_its_time(
+    client, rows, undisturbed, strike, monkeypatch
+):
     """The fit waits for it; the others keep their ranks meanwhile."""
+    start = WorkerProcess.start
+
+    async def start_late(self):
+        await asyncio.sleep(1.5)
+        return await start(self)
+
     strike("computing", [1])
-    with dask.config.set({"distributed.worker.multiprocessing-method": "spawn"}):
-        model = MASGDClassifier(**PARAMS).fit(*rows)
-    # Three workers would have come to the end long before there were four again.
+    monkeypatch.setattr(WorkerProcess, "start", start_late)
+    model = MASGDClassifier(**PARAMS).fit(*rows)
+    # Two workers would have come to the end long before there were three again.
     assert len(client.nthreads()) == N_WORKERS
     assert_same_course(model, undisturbed)
 
@@ -224,21 +231,21 @@ def test_blocks_are_computed_again(
     with dask.config.set({"dask-ma.data.persist": persist}):
         model = MASGDClassifier(**PARAMS).fit(X, y)
     assert_same_course(model, undisturbed)
-    assert model.history_[-1]["n_samples"] == 2000
+    assert model.history_[-1]["n_samples"] == 1500
 
 
 def test_scattered_blocks_are_lost(client, rows, undisturbed, strike):
     X, y = rows
-    parts = client.scatter([X[i : i + 250] for i in range(0, 2000, 250)])
+    parts = client.scatter([X[i : i + 250] for i in range(0, 1500, 250)])
     X = da.concatenate(
         [da.from_delayed(dask.delayed(p), (250, 10), dtype=float) for p in parts]
     )
     strike("computing", [1])
-    with pytest.warns(RowsLostWarning, match=r"without \d+ of 2000 rows") as caught:
+    with pytest.warns(RowsLostWarning, match=r"without \d+ of 1500 rows") as caught:
         model = MASGDClassifier(**PARAMS).fit(X, y)
     n_lost = int(str(caught[0].message).split("without ")[1].split(" of")[0])
-    assert 0 < n_lost < 2000
-    assert model.history_[-1]["n_samples"] == 2000 - n_lost
+    assert 0 < n_lost < 1500
+    assert model.history_[-1]["n_samples"] == 1500 - n_lost
     assert [record["round"] for record in model.history_] == list(range(1, 13))
 
 
@@ -254,7 +261,7 @@ def test_continue(client, rows, undisturbed, strike, ranks):
     # Two losses at a time may be noticed together, or one after the other.
     told = [int(str(w.message).split("without ")[1].split(" of")[0]) for w in caught]
     assert sum(told) == n_lost
-    assert model.history_[-1]["n_samples"] == 2000 - n_lost
+    assert model.history_[-1]["n_samples"] == 1500 - n_lost
     assert len(model.history_) == N_ROUNDS
     assert model.score(*rows) > undisturbed.score(*rows) - 0.02
 
@@ -263,7 +270,7 @@ def test_raise(client, rows, strike):
     strike("computing", [1])
     with (
         dask.config.set({"dask-ma.on-worker-loss": "raise"}),
-        pytest.raises(PeerLostError, match="rank 1 of 4"),
+        pytest.raises(PeerLostError, match="rank 1 of 3"),
     ):
         MASGDClassifier(**PARAMS).fit(*rows)
 
@@ -419,30 +426,28 @@ def strike_mixing(monkeypatch, tmp_path):
 
 @pytest.mark.each
 @pytest.mark.parametrize("moment", ["after keeping", "sending"])
-@pytest.mark.parametrize("ranks", [[2], [0, 3]], ids=str)
+@pytest.mark.parametrize("ranks", [[1], [0, 2]], ids=str)
 def test_butterfly_mixing_restarts(
     client, rows, undisturbed_mixing, strike_mixing, moment, ranks
 ):
     strike_mixing(moment, ranks)
     model = ButterflySGDClassifier(**MIXING).fit(*rows)
     assert_same_course(model, undisturbed_mixing)
-    assert model.history_[-1]["n_samples"] == 2000
+    assert model.history_[-1]["n_samples"] == 1500
 
 
 def test_butterfly_mixing_continues(client, rows, undisturbed_mixing, strike_mixing):
     strike_mixing("sending", [2])
     with (
         dask.config.set({"dask-ma.on-worker-loss": "continue"}),
-        pytest.warns(RowsLostWarning, match="without 500 of 2000 rows"),
+        pytest.warns(RowsLostWarning, match="without 500 of 1500 rows"),
     ):
         model = ButterflySGDClassifier(**MIXING).fit(*rows)
-    assert model.history_[-1]["n_samples"] == 1500
+    assert model.history_[-1]["n_samples"] == 1000
     assert model.score(*rows) > undisturbed_mixing.score(*rows) - 0.02
 
 
 # Other clusters ----------------------------------------------------------------------
-
-QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
 @pytest.fixture
@@ -456,15 +461,21 @@ def scheduler_client():
         yield cluster, client
 
 
-@pytest.mark.parametrize("kind", ["nanny", "no-nanny"])
 def test_a_worker_that_nobody_starts_again(
-    scheduler_client, rows, strike, kind, bare_workers, assert_clean
+    scheduler_client, rows, strike, bare_workers, assert_clean
 ):
-    """The others take over its rows."""
+    """Its nanny has gone, too: the others take over its rows."""
     _, client = scheduler_client
-    with bare_workers(client, 3, f"--{kind}"):  # the last such option counts
+    # The last such option counts. What it starts has to import all modules itself,
+    # which takes seconds: one is enough.
+    with bare_workers(client, 1, "--nanny"), bare_workers(client, 2):
+        [nannied] = [
+            rank
+            for rank, (_, info) in enumerate(sorted(scheduler_workers(client).items()))
+            if info["nanny"]
+        ]
         reference = MASGDClassifier(n_ranks=3, **PARAMS).fit(*rows)
-        strike("computing", [1], parents=kind == "nanny")
+        strike("computing", [nannied], parents=True)
         with dask.config.set({"dask-ma.recovery.wait": "500 ms"}):
             model = MASGDClassifier(**PARAMS).fit(*rows)
         assert_same_course(model, reference)
@@ -522,9 +533,10 @@ def test_a_worker_that_joins(scheduler_client, rows, monkeypatch, tmp_path):
 def test_a_scheduler_that_goes_away(rows, bare_workers, monkeypatch, tmp_path):
     """The client gets an error as soon as it gives up, and the workers end."""
     port_file, reached = tmp_path / "scheduler.json", tmp_path / "reached"
-    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--no-dashboard"]
-    options = ["--port", "0", "--scheduler-file", str(port_file)]
-    scheduler = subprocess.Popen([*command, *options], **QUIET)
+    options = ["--no-dashboard", "--port", "0", "--scheduler-file", str(port_file)]
+    code = f"from distributed.cli.dask_scheduler import main; main({options})"
+    scheduler = get_mp_context().Process(target=exec, args=(code, {}))
+    scheduler.start()
 
     def agent(context, arguments, params):
         reached.touch()
@@ -557,7 +569,7 @@ def test_a_scheduler_that_goes_away(rows, bare_workers, monkeypatch, tmp_path):
                 assert worker.exitcode == 0
     finally:
         scheduler.kill()
-        scheduler.wait()
+        scheduler.join(30)
 
 
 @pytest.fixture
@@ -595,7 +607,7 @@ def test_a_paused_worker_that_holds_blocks(
     with dask.config.set({"dask-ma.data.placement": placement}):
         model = MASGDClassifier(**PARAMS).fit(X, y)
     assert_same_course(model, undisturbed)
-    assert model.history_[-1]["n_samples"] == 2000
+    assert model.history_[-1]["n_samples"] == 1500
 
 
 IMPATIENT = {
