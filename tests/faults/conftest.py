@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextvars
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import dask
 import numpy as np
@@ -78,6 +80,19 @@ def _nannied(n_workers: int) -> Iterator[Client]:
         Client(cluster, set_as_default=False) as client,
     ):
         yield client
+
+
+@pytest.fixture(scope="session")
+def here() -> Callable[..., Any]:
+    """``here(fit, *rows)`` calls a function as if there was no client.
+
+    On threads a fit takes a fraction of what it does on processes, with the same bits.
+    """
+
+    def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return contextvars.Context().run(function, *args, **kwargs)
+
+    return call
 
 
 @pytest.fixture

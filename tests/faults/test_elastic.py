@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import contextmanager
 
 import dask
 import numpy as np
@@ -104,13 +105,25 @@ def grow(scale, monkeypatch, tmp_path):
     return run
 
 
-def alone(estimator, rows, n_ranks):
-    """A fit that nothing happens to."""
+@pytest.fixture
+def alone(here):
+    """``alone(estimator, rows, n_ranks)``: a fit that nothing happens to."""
+
+    def fit(estimator, rows, n_ranks):
+        with usual_agent(estimator):
+            return here(estimator.set_params(n_ranks=n_ranks).fit, *rows)
+
+    return fit
+
+
+@contextmanager
+def usual_agent(estimator):
+    """Ranks that are not late."""
     module = importlib.import_module(f"dask_ma.{TRAINED_BY[type(estimator).__name__]}")
     agents = f"dask_ma.{agents_of(module.__name__.removeprefix('dask_ma.'))}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "train", importlib.import_module(agents).train)
-        return estimator.set_params(n_ranks=n_ranks).fit(*rows)
+        yield
 
 
 def agents_of(module):
@@ -243,11 +256,11 @@ def assert_same_course(model, undisturbed):
     assert model.history_[-1]["n_samples"] == undisturbed.history_[-1]["n_samples"]
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 3), (2, 4), (3, 4)])
-def test_ranks_that_join_begin_with_the_mean(grow, two_classes, before, after):
-    model, sizes = grow(mixing("butterfly"), two_classes, before, after)
-    assert sizes == [before, after]
-    undisturbed = alone(mixing("butterfly"), two_classes, before)
+def test_ranks_that_join_begin_with_the_mean(grow, alone, two_classes):
+    """Other numbers of ranks begin so before a loss; see below."""
+    model, sizes = grow(mixing("butterfly"), two_classes, 2, 3)
+    assert sizes == [2, 3]
+    undisturbed = alone(mixing("butterfly"), two_classes, 2)
     # Up to there it is the same fit.
     for old, new in zip(undisturbed.history_[:3], model.history_, strict=False):
         assert new["objective"] == old["objective"]
@@ -255,7 +268,7 @@ def test_ranks_that_join_begin_with_the_mean(grow, two_classes, before, after):
 
 
 @pytest.mark.parametrize("how", ["allreduce", "none"])
-def test_other_ways_to_mix(grow, two_classes, how):
+def test_other_ways_to_mix(grow, alone, two_classes, how):
     model, sizes = grow(mixing(how), two_classes, 2, 3)
     assert sizes == [2, 3]
     assert_same_course(model, alone(mixing(how), two_classes, 2))
@@ -266,7 +279,7 @@ def test_other_ways_to_mix(grow, two_classes, how):
     [(2, 4, 4), (3, 4, 5)],
     ids=["before keeping", "later"],
 )
-def test_a_loss_after_a_join(grow, two_classes, before, after, dies_in):
+def test_a_loss_after_a_join(grow, alone, two_classes, before, after, dies_in):
     model, sizes = grow(
         mixing("butterfly"), two_classes, before, after, dies_in=dies_in
     )
@@ -350,7 +363,7 @@ def test_topics(grow):
     assert model.n_iter_ == 8
 
 
-def test_the_dynamic_engine(grow):
+def test_the_dynamic_engine(grow, alone):
     rng = np.random.default_rng(3)
     X = rng.normal(size=(200, 60)) + rng.normal(size=(200, 1))
     y = X[:, :20].sum(axis=1) + rng.normal(size=200)
@@ -363,9 +376,9 @@ def test_the_dynamic_engine(grow):
     np.testing.assert_allclose(model.coef_, whole.coef_, atol=1e-2)
 
 
-def test_as_many_ranks_with_other_rows(grow, four_classes):
+def test_as_many_ranks_with_other_rows(grow, alone, four_classes):
     """Dual variables of a rank's rows are not taken for those of its new rows."""
-    estimator = broadcasting("sdca").set_params(alpha=0.01, max_iter=40)
+    estimator = broadcasting("sdca").set_params(alpha=0.01, max_iter=20)
     model, sizes = grow(estimator, four_classes, 3, 4, dies_in=4)
     assert sizes == [3, 4, 4]
     whole = alone(estimator, four_classes, 3)

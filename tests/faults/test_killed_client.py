@@ -12,13 +12,12 @@ from distributed.utils import get_mp_context
 
 from dask_ma import MASGDClassifier, MPCAClassifier
 
-N_WORKERS = 4
+N_WORKERS = 2
 SECONDS = 60  # until the first checkpoints are there
 
 NETWORK = {"hidden_layer_sizes": (8,), "batch_size": 8, "learning_rate_init": 0.02}
 ESTIMATORS = {
     "mpca": (MPCAClassifier, {"n_ranks": N_WORKERS, **NETWORK}),
-    "averaging": (MASGDClassifier, {"n_ranks": N_WORKERS}),
     "one rank": (MASGDClassifier, {"n_ranks": 1}),
 }
 

@@ -224,14 +224,14 @@ def doomed_agent(mark, folder="factorization"):
     ],
     ids=["cholesky", "cg", "sgd"],
 )
-def test_a_factorization(client, monkeypatch, tmp_path, solver):
+def test_a_factorization(client, here, monkeypatch, tmp_path, solver):
     users, items = np.nonzero(X)
     pairs, ratings = np.column_stack([users, items]), X[users, items]
     model = SchMPMatrixFactorization(
         4, **solver, max_iter=8, tol=0, n_ranks=4, random_state=0
     )
     with pytest.warns(ConvergenceWarning):
-        undisturbed = clone(model).fit(pairs, ratings)
+        undisturbed = here(clone(model).fit, pairs, ratings)
         mark = tmp_path / "struck"
         monkeypatch.setattr(
             "dask_ma.schmp.factorization._estimator.train", doomed_agent(mark)
@@ -245,13 +245,13 @@ def test_a_factorization(client, monkeypatch, tmp_path, solver):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["exact", "metropolis"])
-def test_topics_of_tokens(client, monkeypatch, tmp_path, sampler):
+def test_topics_of_tokens(client, here, monkeypatch, tmp_path, sampler):
     """The neighbour of a rank has the topics of its tokens."""
     counts = np.rint(np.abs(3 * X))
     model = SchMPLDA(
         4, sampler=sampler, max_iter=8, keep_tokens=True, n_ranks=4, random_state=0
     )
-    undisturbed = clone(model).fit(counts)
+    undisturbed = here(clone(model).fit, counts)
     mark = tmp_path / "struck"
     monkeypatch.setattr(
         "dask_ma.schmp.topics._estimator.train", doomed_agent(mark, "topics")
@@ -264,11 +264,11 @@ def test_topics_of_tokens(client, monkeypatch, tmp_path, sampler):
 
 
 @pytest.mark.slow
-def test_topics_of_tokens_on_disks(client, monkeypatch, tmp_path, configured):
+def test_topics_of_tokens_on_disks(client, here, monkeypatch, tmp_path, configured):
     """Nobody has copies of them: the fit begins anew, and ends as it would have."""
     counts = np.rint(np.abs(3 * X))
     model = SchMPLDA(4, max_iter=8, keep_tokens=True, n_ranks=4, random_state=0)
-    undisturbed = clone(model).fit(counts)
+    undisturbed = here(clone(model).fit, counts)
     mark, disk = tmp_path / "struck", tmp_path / "disk"
     monkeypatch.setattr(
         "dask_ma.schmp.topics._estimator.train", doomed_agent(mark, "topics")

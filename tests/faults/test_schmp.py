@@ -114,7 +114,9 @@ def test_fit(struck_client, rows, optimum, monkeypatch, tmp_path, schedule, layo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_a_rank_without_rows(struck_client, rows, monkeypatch, tmp_path, n_classes):
+def test_a_rank_without_rows(
+    struck_client, here, rows, monkeypatch, tmp_path, n_classes
+):
     """It goes on beside the others, whose rows decide."""
     X, y = rows
     y = np.searchsorted(np.quantile(y, np.arange(1, n_classes) / n_classes), y)
@@ -128,7 +130,7 @@ def test_a_rank_without_rows(struck_client, rows, monkeypatch, tmp_path, n_class
         model = SchMPLogisticRegression(**params).fit(X, y)
     assert mark.exists()
     left = np.r_[:100, 200:300]
-    alone = SchMPLogisticRegression(**params, n_ranks=1).fit(X[left], y[left])
+    alone = here(SchMPLogisticRegression(**params, n_ranks=1).fit, X[left], y[left])
     np.testing.assert_allclose(model.coef_, alone.coef_, atol=1e-2)
 
 
