@@ -102,23 +102,24 @@ def long_private_docstrings(node, owner="", *, is_private=False):
         yield from long_private_docstrings(child, name, is_private=is_private or own)
 
 
-def test_private_names_have_one_line():
-    found = {
-        name
-        for path in sorted((ROOT / "dask_ma").rglob("*.py"))
-        for name in long_private_docstrings(ast.parse(path.read_text()))
-    }
+@pytest.fixture(scope="module")
+def trees():
+    """Each module of the package, parsed."""
+    paths = (ROOT / "dask_ma").rglob("*.py")
+    return {path: ast.parse(path.read_text()) for path in paths}
+
+
+def test_private_names_have_one_line(trees):
+    found = {name for tree in trees.values() for name in long_private_docstrings(tree)}
     assert found == FOR_SUBCLASSES
 
 
-def test_modules_are_described_by_nouns():
+def test_modules_are_described_by_nouns(trees):
     """A list of them is a list of things, not of questions."""
     questions = {"How", "What", "When", "Where", "Whether", "Which", "Who", "Why"}
     first_words = {
-        path.relative_to(ROOT).as_posix(): ast.get_docstring(
-            ast.parse(path.read_text())
-        ).split()[0]
-        for path in (ROOT / "dask_ma").rglob("*.py")
+        path.relative_to(ROOT).as_posix(): ast.get_docstring(tree).split()[0]
+        for path, tree in trees.items()
     }
     assert not {path for path, word in first_words.items() if word in questions}
 

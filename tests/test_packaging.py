@@ -65,9 +65,9 @@ def in_a_copy(function):
 
 def modules_after(*imports):
     def load():
-        found = []
+        found, names = [], {}
         for line in imports:
-            exec(line)
+            exec(line, names)
             found.append(list(sys.modules))
         return found
 
@@ -111,7 +111,6 @@ def fitted_without_pandas():
 found = {"dask": dask, "any order": in_a_copy(in_any_order)}
 import distributed
 found["before"] = list(sys.modules)
-found["without pandas"] = in_a_copy(fitted_without_pandas)
 found["method"] = modules_after(
     "import dask_ma",
     "dask_ma.topics",
@@ -123,6 +122,7 @@ found["method"] = modules_after(
 import dask_ma.comm, dask_ma.data, dask_ma.engine, dask_ma.kernels
 for agent in AGENTS:
     [found[agent]] = modules_after("import dask_ma." + agent)
+found["without pandas"] = in_a_copy(fitted_without_pandas)
 print(json.dumps(found))
 """
 
