@@ -1,6 +1,7 @@
 """Workers whose disk is full: blocks that they want to spill stay in their memory."""
 
 import time
+from contextlib import contextmanager
 
 import dask
 import dask.array as da
@@ -52,13 +53,20 @@ def cluster_client(assert_usable):
 
 @pytest.fixture
 def client(cluster_client, assert_usable):
-    """The current client; blocks lie in the same places in each fit."""
-    with (
-        cluster_client.as_current(),
-        dask.config.set({"dask-ma.data.placement": "contiguous"}),
-    ):
+    """The current client."""
+    with current(cluster_client):
         yield cluster_client
     assert_usable(cluster_client, N_WORKERS)
+
+
+@contextmanager
+def current(client):
+    """Blocks lie in the same places in each fit."""
+    with (
+        client.as_current(),
+        dask.config.set({"dask-ma.data.placement": "contiguous"}),
+    ):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +76,13 @@ def rows():
     return X, (X @ np.arange(20) + rng.normal(size=20000) > 0).astype(int)
 
 
-@pytest.fixture
-def undisturbed(client, rows):
+@pytest.fixture(scope="module")
+def undisturbed(cluster_client, rows):
     """A fit while the workers spill what is too much."""
-    X, y = persist(client, rows)
-    assert all(n_spilled for n_spilled, _ in memory(client))
-    return MASGDClassifier(**PARAMS).fit(X, y)
+    with current(cluster_client):
+        X, y = persist(cluster_client, rows)
+        assert all(n_spilled for n_spilled, _ in memory(cluster_client))
+        return MASGDClassifier(**PARAMS).fit(X, y)
 
 
 @pytest.fixture
