@@ -298,7 +298,7 @@ def restarted_after(mark, client):
         thread.join(60)
 
 
-@pytest.mark.parametrize("kind", ["numpy", "lazy X"])
+@pytest.mark.parametrize("kind", ["numpy", "lazy", "lazy X"])
 def test_a_restart_of_the_cluster(
     client, rows, undisturbed, undisturbed_blocks, at_round, kind
 ):
@@ -351,7 +351,7 @@ def all_killed_after(mark, client):
         thread.join(60)
 
 
-@pytest.mark.parametrize("kind", ["numpy", "lazy X", "persisted"])
+@pytest.mark.parametrize("kind", ["numpy", "lazy", "lazy X", "persisted"])
 def test_all_workers_at_once(
     client, rows, undisturbed, undisturbed_blocks, at_round, kind
 ):

@@ -76,9 +76,10 @@ NOISE, SENSE = [1], [0, 2]
         (SchMPLogisticRegression, SCHMP, 2, {}, NOISE),
         (SFBLogisticRegression, SFB, 2, {"refine": False, "max_iter": 200}, SENSE),
         (SFBLogisticRegression, SFB, 4, {}, NOISE),  # within its last steps
+        (SFBLogisticRegression, SFB, 4, {}, SENSE),
         (SFBLogisticRegression, SFB, 3, {"solver": "sdca", "refine": False}, NOISE),
     ],
-    ids=["schmp", "sfb", "sfb refined", "sdca"],
+    ids=["schmp", "sfb", "sfb refined, noise", "sfb refined, sense", "sdca"],
 )
 def test_what_was_found_of_lost_rows(
     struck_client, here, monkeypatch, tmp_path, cls, place, at_round, params, noisy
