@@ -269,6 +269,26 @@ def test_rounding_does_not_lead_newton_steps_upwards(seed, monkeypatch):
         assert rise <= 1e-13 * problem.norm
 
 
+def test_a_newton_step_comes_before_the_first_sweeps(monkeypatch):
+    """Where signs stay from model to model of a path, it is all that is needed."""
+    starts = []
+
+    def descent(gram, linear, start, problem, **settings):
+        starts.append(start.copy())
+        return original(gram, linear, start, problem, **settings)
+
+    original = _quadratic._descent
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 60))
+    y = X @ (1 + rng.random(60)) + 0.1 * rng.normal(size=300)
+    before = solve(quadratic(X, y, 0.02))
+    expected = solve(quadratic(X, y, 0.01))
+    assert before.all() and (np.sign(before) == np.sign(expected)).all()
+    monkeypatch.setattr(_quadratic, "_descent", descent)
+    solve(quadratic(X, y, 0.01), before)
+    assert np.abs(starts[0] - expected).max() < 1e-3 * np.abs(before - expected).max()
+
+
 def test_sweeps_between_newton_steps(monkeypatch):
     """As many as a quarter of the coefficients that are at hand, and never few."""
     sweeps = []

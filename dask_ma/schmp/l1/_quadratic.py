@@ -23,13 +23,18 @@ from dask_ma.schmp.l1._gram import (
     block_of,
 )
 
-_SWEEPS = 60  # of coordinate descent between Newton steps, if there are few
-# The same for each coefficient: a Newton step takes longer with more of them.
+# Of coordinate descent between Newton steps, if there are few, and in the first turn;
+# in each of the next twice as many.
+_SWEEPS = 60
+# The most for each coefficient: a Newton step takes longer with more of them.
 _SWEEPS_EACH = 0.25
 # Of more than a thousand, each sweep takes much longer than it does for a Newton step
 # to do as much: so many times the coefficients are gone over at most, if that is more
 # than the fewest sweeps.
 _MOST_UPDATES = 250_000
+# So many that are not zero have a Newton step before the first sweeps. On a path most
+# keep their signs from model to model, and are at once where they belong.
+_FEWEST_AHEAD = 20
 _NEWTON_STEPS = 2
 _MOST_DOUBLINGS = 6  # of the Newton steps, while there is no progress
 _MAX_TURNS = 200
@@ -286,16 +291,19 @@ def _minimize_even(even: _Even, start: np.ndarray, gap: float) -> np.ndarray:
     coef = start.copy()
     slope = even.gram.dot(coef) - even.linear
     best, best_gap, n_worse = start, _gap(even, coef, slope), 0
-    for _ in range(_MAX_TURNS):
+    for turn in range(_MAX_TURNS):
         patience = 3 if best_gap <= _ROUNDING * even.norm else _PATIENCE
         if best_gap <= gap or n_worse >= patience:
             break
         # Where columns depend on others, a step may do no more than drop one of them.
         n_steps = _NEWTON_STEPS << min(n_worse, _MOST_DOUBLINGS)
         core = _core(even, coef, slope)
-        coef[core] = _turn(
-            even, even.gram.block(core), even.linear[core], coef[core], n_steps
-        )
+        gram, linear = even.gram.block(core), even.linear[core]
+        if not turn and np.count_nonzero(coef) >= _FEWEST_AHEAD:
+            coef[core] = _newton_steps(even, gram, linear, coef[core], 1)
+        n_sweeps = min(_most_sweeps(len(core)), _SWEEPS << min(turn, _MOST_DOUBLINGS))
+        coef[core] = _swept(even, gram, linear, coef[core], n_sweeps)
+        coef[core] = _newton_steps(even, gram, linear, coef[core], n_steps)
         slope = even.gram.dot(coef) - even.linear
         found = _gap(even, coef, slope)
         if found < best_gap:
@@ -318,11 +326,10 @@ def _core(even: _Even, coef: np.ndarray, slope: np.ndarray) -> np.ndarray:
     return np.flatnonzero(is_in)
 
 
-def _turn(
+def _newton_steps(
     even: _Even, gram: np.ndarray, linear: np.ndarray, coef: np.ndarray, n_steps: int
 ) -> np.ndarray:
-    """Sweeps over some coefficients, and Newton steps for those that are not zero."""
-    coef = _sweep(even, gram, linear, coef)
+    """Newton steps for those of some coefficients that are not zero."""
     active = np.flatnonzero(coef)
     hessian = block_of(gram, active)
     slope = hessian @ coef[active] - linear[active]
@@ -364,13 +371,9 @@ def _certificate(
     return float(primal), float(primal - dual)
 
 
-def _sweep(
-    even: _Even, gram: np.ndarray, linear: np.ndarray, coef: np.ndarray
-) -> np.ndarray:
-    """Some sweeps of coordinate descent."""
-    m = len(coef)
-    n_sweeps = max(_SWEEPS, min(int(_SWEEPS_EACH * m), _MOST_UPDATES // max(1, m)))
-    return _swept(even, gram, linear, coef, n_sweeps)
+def _most_sweeps(m: int) -> int:
+    """Most sweeps of coordinate descent over `m` coefficients in a turn."""
+    return max(_SWEEPS, min(int(_SWEEPS_EACH * m), _MOST_UPDATES // max(1, m)))
 
 
 def _swept(
