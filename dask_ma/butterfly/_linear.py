@@ -114,6 +114,7 @@ class LinearButterfly(LinearEstimator):
             # Objectives of other rows say nothing about steps: they keep their length.
             "learning_rate": "invscaling",
             "eta0": getattr(self, "eta_", self.eta0),
+            "limits_steps": True,
             "moments": getattr(self, "moments_", None),
             "max_iter": 1,
             "refine": None,

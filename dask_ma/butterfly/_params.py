@@ -46,6 +46,8 @@ class ButterflyParams(RefineParams):
     ----------
     moments : Moments or None
         Those of the rows of calls before this one, which count, too.
+    limits_steps : bool
+        Whether steps begin no longer than the curvature of the loss on a batch allows.
     """
 
     batch_size: int | str
@@ -57,6 +59,7 @@ class ButterflyParams(RefineParams):
     preconditioner: str | None
     average: bool | int
     moments: Moments | None = field(default=None, repr=False)
+    limits_steps: bool = False
 
     @property
     def takes_back(self) -> bool:

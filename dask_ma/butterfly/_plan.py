@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from dask_ma.butterfly._batch_size import (
@@ -17,6 +18,7 @@ from dask_ma.butterfly._state import RankState, stack
 from dask_ma.butterfly._steps import (
     StepRule,
     largest_rank,
+    longest_step,
     make_preconditioner,
     make_rule,
     not_below,
@@ -66,9 +68,9 @@ def prepare(
     """Settle the batch size and the preconditioner; a collective call."""
     group = context.group
     most_rows, most_nonzero = largest_rank(group, problem)
-    moments = steep = None
+    moments = latest = steep = None
     if params.preconditioner is not None:
-        moments = steep = sum_moments(group, problem)
+        moments = latest = steep = sum_moments(group, problem)
         if (before := params.moments) is not None:
             total = before.total + moments.total
             moments = Moments(before.sums + moments.sums, total)
@@ -104,10 +106,11 @@ def prepare(
     period = period_of(params, problem, group.size, n_steps)
     steps = {"batch_size": batch_size, "n_steps": n_steps, "mixing_period": period}
     described = {**steps, **described}
-    state = state._replace(
-        batch_size=batch_size,
-        preconditioner=make_preconditioner(steep, params, problem, batch_size),
-    )
+    preconditioner = make_preconditioner(steep, params, problem, batch_size)
+    if params.limits_steps and latest is not None and preconditioner is not None:
+        longest = longest_step(latest, preconditioner, params, batch_size)
+        state = state._replace(eta=min(state.eta, longest * math.sqrt(t)))
+    state = state._replace(batch_size=batch_size, preconditioner=preconditioner)
     rule = make_rule(params, problem, group.size, n_steps, most_nonzero, period)
     return state, Plan(n_steps, rule, described, moments)
 

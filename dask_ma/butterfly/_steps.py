@@ -18,6 +18,7 @@ from dask_ma.kernels import (
     batch_slopes,
     descend,
     feature_moments,
+    make_loss,
     preconditioner_diagonal,
     project,
     shrink,
@@ -28,6 +29,11 @@ from dask_ma.supervised import Piece, Problem
 # power of `t` with this exponent (polynomial-decay averaging, O. Shamir and T. Zhang,
 # "Stochastic gradient descent for non-smooth optimization", ICML 2013, section 4).
 DEGREE = 8
+# Losses whose slope has no bound: steps too long for them make the next ones longer
+# still. Those of the others add up at most, and shorter ones were worse on text.
+_WITHOUT_BOUND = frozenset(
+    {"squared_error", "squared_hinge", "squared_epsilon_insensitive"}
+)
 
 
 class StepRule(NamedTuple):
@@ -250,6 +256,28 @@ def make_preconditioner(
     with np.errstate(over="ignore"):
         diagonal = preconditioner_diagonal(*moments, params.preconditioner, size)
         return diagonal.astype(problem.dtype)
+
+
+def longest_step(
+    latest: Moments, preconditioner: np.ndarray, params: ButterflyParams, size: int
+) -> float:
+    """About the longest step that does not overshoot on a batch of the latest rows.
+
+    The preconditioner goes by the curvature on all rows, and a few have more: the
+    largest eigenvalue on `size` independent rows is about the square of the sum of its
+    root and that of the trace over `size`. The trace itself is a bound.
+    """
+    if params.loss not in _WITHOUT_BOUND:
+        return math.inf
+    # The mean squares of features, times the preconditioner; the intercept has a 1.
+    trace = float(latest.sums[1] @ preconditioner) / latest.total + params.fit_intercept
+    largest = 1.0  # of a feature, but for "frequency", which leaves scales alone
+    if params.preconditioner == "frequency":
+        products = latest.sums[1] * preconditioner
+        largest = max(largest, float(products.max(initial=0.0)) / latest.total)
+    on_batch = min(trace, (math.sqrt(largest) + math.sqrt(trace / size)) ** 2)
+    curvature = make_loss(params.loss).smoothness * on_batch
+    return 1 / curvature if curvature > 0 else math.inf
 
 
 def largest_rank(group: Group, problem: Problem) -> tuple[int, float]:

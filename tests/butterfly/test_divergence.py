@@ -16,11 +16,72 @@ def raw():
 
 
 @pytest.mark.parametrize("n_ranks", [1, 2])
-def test_partial_fit_says_that_steps_are_too_long(raw, n_ranks):
-    """It left an R2 of -6e13 without a word."""
+def test_features_in_their_own_units_are_learned_by_partial_fit(raw, n_ranks):
+    """An R2 of -1e16 after one call, and of -1e13 after twenty, with a warning."""
     model = ButterflySGDRegressor(random_state=0, n_ranks=n_ranks)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(20):
+            model.partial_fit(*raw)
+    assert model.score(*raw) > 0.4
+
+
+@pytest.mark.parametrize("loss", ["squared_error", "squared_epsilon_insensitive"])
+@pytest.mark.parametrize("n_rows", [1, 5, 50])
+def test_small_calls_do_not_raise_the_objective(n_rows, loss):
+    """A step of a few rows has more curvature than the mean square of the features.
+
+    One row has up to 101 times that: after 100 calls the R2 was -3e21 with rows one by
+    one, and most calls did not warn.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(100 * n_rows, 100))
+    y = X @ rng.normal(size=100)
+    model = ButterflySGDRegressor(loss, random_state=0, n_ranks=1)
+    scores = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for part in np.split(np.arange(len(X)), 100):
+            model.partial_fit(X[part], y[part])
+            scores.append(model.score(X, y))
+    # The first rows say little of the scale of the features.
+    assert min(scores) > -1.5
+    assert scores[-1] > (0.2 if n_rows == 1 else 0.85)
+
+
+def test_small_calls_of_sparse_rows_follow_their_elements():
+    """Not the columns, of which a row has few: it was an R2 of -4e4."""
+    rng = np.random.default_rng(0)
+    X = sparse.random_array((3000, 2000), density=0.02, rng=rng, format="csr")
+    y = X @ rng.normal(size=2000)
+    model = ButterflySGDRegressor(random_state=0, n_ranks=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for start in range(0, 3000, 50):
+            model.partial_fit(X[start : start + 50], y[start : start + 50])
+    assert model.score(X, y) > 0.3
+
+
+def test_the_length_of_later_steps_is_left_alone():
+    """Only what begins too long is shortened, for the rows at hand."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 5))
+    y = X.sum(axis=1)
+    model = ButterflySGDRegressor(random_state=0, n_ranks=1)
+    model.partial_fit(X, y)
+    assert model.history_[-1]["eta"] < 1
+    assert model.eta_ == 1
+    for _ in range(3):
+        model.partial_fit(X, y)
+    assert model.history_[-1]["eta"] == 1
+
+
+def test_partial_fit_says_that_steps_are_too_long():
+    """Features far from zero are as good as one feature of a large curvature."""
+    X = np.random.default_rng(0).normal(size=(400, 50)) + 10
+    model = ButterflySGDRegressor(random_state=0, n_ranks=1)
     with pytest.warns(UserWarning, match="the objective has risen from .* scale them"):
-        model.partial_fit(*raw)
+        model.partial_fit(X, X[:, 0])
 
 
 def test_so_does_a_fit_that_takes_nothing_back(raw):
