@@ -127,6 +127,43 @@ def test_ranks_agree_though_their_rows_do_not(run_ranks, kind):
     assert run_ranks(program, 3, 1) == [expected] * 3
 
 
+def test_an_iteration_is_that_of_the_run(run_ranks, monkeypatch):
+    """A matrix with columns of its own does not tell what factors will be."""
+    seen = []
+    monkeypatch.setattr(
+        Iteration, "seconds_of_factors", lambda self: seen.append(self) or 0.0
+    )
+
+    class Asking(Shared):
+        n_exchanges = 3
+
+    def program(group):
+        matrix = ParameterMatrix(np.zeros((7, 9)), np.ones(7), NoPenalty())
+        shard = make_shard(sparse.csr_array(np.eye(6)))
+        place = group, shard, matrix, 5, Asking(), 2e6
+        return choose_communication(*place, can_share=False)
+
+    assert run_ranks(program, 4, 2) == ["factors"] * 4
+    sizes = {"itemsize": 8, "n_ranks": 4, "n_nodes": 2, "n_exchanges": 3}
+    expected = make_iteration(7, 9, 5, **sizes, link_bandwidth=2e6)
+    assert seen == [expected] * 4
+
+
+def test_sums_of_pairs_of_rows(run_ranks):
+    """Such a model is asked for as many rows as a batch has."""
+
+    class Paired(Shared):
+        def share_sums(self, values):
+            return np.repeat(values.reshape(-1, 2, values.shape[1])[:, 0], 2, axis=0)
+
+    def program(group):
+        matrix = ParameterMatrix(np.zeros((90, 30)), np.ones(90), NoPenalty())
+        place = group, make_shard(np.ones((20, 30))), matrix, 10, Paired(), 640e6
+        return choose_communication(*place, can_share=True)
+
+    assert run_ranks(program, 2) == ["factors"] * 2
+
+
 def test_bandwidth_is_that_of_the_configuration():
     with dask.config.set({"dask-ma.comm.link-bandwidth": "3 MB"}):
         assert RunSettings(exchange=Exchange()).link_bandwidth == 3e6

@@ -190,7 +190,9 @@ def choose_communication(
     }
     if can_share:
         first = share_of(0, group.size, matrix.shape[0])
-        n_sums = model.share_sums(np.zeros((1, first.stop), matrix.dtype)).shape[1]
+        # As many pairs as in a batch: a model may take some of them together.
+        values = np.zeros((n_pairs, first.stop), matrix.dtype)
+        n_sums = model.share_sums(values).shape[1]
         seconds["outputs"] = iteration.seconds_of_outputs(n_sums)
     return min(seconds, key=seconds.__getitem__)
 
