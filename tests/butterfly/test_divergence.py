@@ -8,6 +8,8 @@ from scipy import sparse
 from sklearn.datasets import load_breast_cancer, load_diabetes
 
 from dask_ma import ButterflySGDClassifier, ButterflySGDRegressor
+from dask_ma.butterfly._params import Moments
+from dask_ma.butterfly._steps import not_below
 
 
 @pytest.fixture(scope="module")
@@ -146,3 +148,13 @@ def test_steps_follow_a_stream_whose_scale_grows(is_sparse):
             rows = scale * X[part]
             model.partial_fit(sparse.csr_array(rows) if is_sparse else rows, y[part])
     assert model.score(X, y) > 0.5
+
+
+def test_mean_squares_are_over_the_rows_that_have_the_feature():
+    """Of all rows so far, or of the latest, whichever is larger; counts stay."""
+    # Of 10 rows so far, the last 4 among them: grows, shrinks, is new, is never there.
+    sums = np.array([[10.0, 10, 2, 0], [10, 1000, 8, 0]])
+    latest = np.array([[2.0, 4, 2, 0], [8, 4, 8, 0]])
+    found = not_below(Moments(sums, 10.0), Moments(latest, 4.0))
+    np.testing.assert_array_equal(found.sums, [sums[0], [40, 1000, 8, 0]])
+    assert found.total == 10.0
