@@ -242,6 +242,7 @@ def test_a_run_that_goes_on_equals_an_uninterrupted_one(
         ({"prox": L1(0.03)}, "prox.alpha"),
         ({"prox": L2(0.02)}, "prox is dask_ma.kernels.prox._operators.L1"),
         ({"learning_rate": 0.1}, "learning_rate"),
+        ({"fit_intercept": True}, "fit_intercept"),
         ({"batch_size": 4}, "batch_size"),
         ({"dtype": "float32"}, "matrix_dtype is None"),
         ({"communication": Exchange("factors", broadcast=2)}, "broadcast=2"),
