@@ -78,8 +78,7 @@ def test_few_steps_are_enough(texts, monkeypatch):
 
 @pytest.mark.usefixtures("many")
 def test_a_resumed_fit(texts, tmp_path):
-    # What is sent goes by the clock otherwise, and bits with it.
-    params = {"tol": 1e-6, "n_ranks": 2, "communication": "factors"}
+    params = {"tol": 1e-6, "n_ranks": 2}
     whole = fit(texts, **params)
     with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
         with pytest.warns(ConvergenceWarning):
