@@ -201,8 +201,9 @@ def test_sums_of_classes_of_dense_rows_are_not_kept(monkeypatch):
         model.fit(X[:, :100], y)  # loads what fits need
         with traced() as memory:
             model.fit(X, y)
-    # The matrix and the best one, and 64 rows of each rank, as they are and centred.
-    assert memory.peak <= 3 * n_classes * n_features * 4
+    # The matrix and the best one, and 64 rows of each rank, as they are and centred:
+    # 2.9 to 3.1 matrices, as ranks meet. Sums that are kept would make 4.1.
+    assert memory.peak <= 3.5 * n_classes * n_features * 4
 
 
 @pytest.fixture
