@@ -23,6 +23,11 @@ from dask_ma.kernels import (
     project,
     shrink,
 )
+from dask_ma.kernels.losses import (
+    SquaredEpsilonInsensitive,
+    SquaredError,
+    SquaredHinge,
+)
 from dask_ma.supervised import Piece, Problem
 
 # The weights after late steps are better: that of step `t` counts in the mean like the
@@ -31,9 +36,7 @@ from dask_ma.supervised import Piece, Problem
 DEGREE = 8
 # Losses whose slope has no bound: steps too long for them make the next ones longer
 # still. Those of the others add up at most, and shorter ones were worse on text.
-_WITHOUT_BOUND = frozenset(
-    {"squared_error", "squared_hinge", "squared_epsilon_insensitive"}
-)
+_WITHOUT_BOUND = SquaredError, SquaredHinge, SquaredEpsilonInsensitive
 
 
 class StepRule(NamedTuple):
@@ -267,7 +270,8 @@ def longest_step(
     largest eigenvalue on `size` independent rows is about the square of the sum of its
     root and that of the trace over `size`. The trace itself is a bound.
     """
-    if params.loss not in _WITHOUT_BOUND:
+    loss = make_loss(params.loss)
+    if not isinstance(loss, _WITHOUT_BOUND):
         return math.inf
     # The mean squares of features, times the preconditioner; the intercept has a 1.
     trace = float(latest.sums[1] @ preconditioner) / latest.total + params.fit_intercept
@@ -276,7 +280,7 @@ def longest_step(
         products = latest.sums[1] * preconditioner
         largest = max(largest, float(products.max(initial=0.0)) / latest.total)
     on_batch = min(trace, (math.sqrt(largest) + math.sqrt(trace / size)) ** 2)
-    curvature = make_loss(params.loss).smoothness * on_batch
+    curvature = loss.smoothness * on_batch
     return 1 / curvature if curvature > 0 else math.inf
 
 

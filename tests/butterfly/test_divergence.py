@@ -1,6 +1,7 @@
 """Steps that are too long for the features, where nothing takes them back."""
 
 import warnings
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 from dask_ma import ButterflySGDClassifier, ButterflySGDRegressor
 from dask_ma.butterfly._params import Moments
 from dask_ma.butterfly._steps import not_below
+from dask_ma.losses import Loss, SquaredError
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +150,35 @@ def test_steps_follow_a_stream_whose_scale_grows(is_sparse):
             rows = scale * X[part]
             model.partial_fit(sparse.csr_array(rows) if is_sparse else rows, y[part])
     assert model.score(X, y) > 0.5
+
+
+@dataclass
+class Pseudohuber(Loss):
+    """One that compares by its value, and so has no hash."""
+
+    width: float = 1.0
+    smoothness = 1.0
+
+    def value(self, y, p):
+        return self.width**2 * (np.sqrt(1 + ((p - y) / self.width) ** 2) - 1)
+
+    def slope(self, y, p):
+        return (p - y) / np.sqrt(1 + ((p - y) / self.width) ** 2)
+
+
+class OwnSquares(SquaredError):
+    """One that is a kind of squares."""
+
+
+@pytest.mark.parametrize(
+    ("loss", "has_bound"), [(Pseudohuber(), True), (OwnSquares(), False)]
+)
+def test_losses_of_the_users_own(loss, has_bound):
+    """Steps are held back where slopes have no bound."""
+    X = np.random.default_rng(0).normal(size=(5, 30))
+    model = ButterflySGDRegressor(loss=loss, random_state=0, n_ranks=1)
+    model.partial_fit(X, X[:, 0])
+    assert (model.history_[0]["eta"] == 1.0) == has_bound
 
 
 def test_mean_squares_are_over_the_rows_that_have_the_feature():

@@ -114,18 +114,16 @@ def test_a_fit_that_takes_too_much_again_and_again(client, rows, ended):
 
 @pytest.fixture(scope="module")
 def small_cluster():
-    """Client of a process of 600 MB, in which nothing is loaded yet."""
+    """Client of two processes of 600 MB, in which nothing is loaded yet."""
     values = {
         "distributed.worker.multiprocessing-method": "spawn",
         "distributed.worker.memory.monitor-interval": "100ms",
-        # Each worker that tries a task once more has to load all modules first.
-        "distributed.scheduler.allowed-failures": 1,
         "distributed.deploy.lost-worker-timeout": "1 hour",
     }
     with (
         dask.config.set(values),
         LocalCluster(
-            n_workers=1,
+            n_workers=N_WORKERS,
             threads_per_worker=1,
             memory_limit="600 MB",
             dashboard_address=":0",
@@ -138,7 +136,7 @@ def small_cluster():
 @pytest.fixture
 def small_workers(small_cluster, assert_clean):
     """The current client; no worker has gone at the end, but for `may_go`."""
-    small_cluster.wait_for_workers(1, timeout=60)
+    small_cluster.wait_for_workers(N_WORKERS, timeout=60)
     with small_cluster.as_current(), dask.config.set({"dask-ma.recovery.wait": 20}):
         yield small_cluster
     assert_clean(small_cluster)
@@ -169,11 +167,11 @@ def processes(client):
 
 
 def test_rows_that_would_fill_the_workers(small_workers, caplog):
-    """120 of 600 MB, where modules and a joined copy take most of it."""
+    """240 of 1200 MB, where modules and a joined copy take most of it."""
     before = processes(small_workers)
     with caplog.at_level("INFO", "dask_ma.data"):
         model = MASGDClassifier(max_iter=2, tol=None, refine=None, random_state=0)
-        model.fit(*made_rows(5))
+        model.fit(*made_rows(10))
     assert len(model.history_) == 2
     assert "they go to local disks" in caplog.text
     assert processes(small_workers) == before
@@ -183,7 +181,7 @@ def test_rows_that_have_to_be_held(small_workers):
     before = processes(small_workers)
     found = "rows that early stopping has split.*set early_stopping=False"
     with pytest.raises(InsufficientMemoryError, match=found):
-        MASGDClassifier(early_stopping=True).fit(*made_rows(13))
+        MASGDClassifier(early_stopping=True).fit(*made_rows(25))
     assert processes(small_workers) == before
 
 
@@ -194,4 +192,4 @@ def test_blocks_that_no_worker_can_make(small_workers):
     few = dask.config.set({"dask-ma.recovery.max-memory-restarts": 1})
     with few, pytest.raises(InsufficientMemoryError, match=found):
         MASGDClassifier().fit(*made_rows(1, wasted=700 * 10**6))
-    small_workers.wait_for_workers(1, timeout=60)
+    small_workers.wait_for_workers(N_WORKERS, timeout=60)
