@@ -18,6 +18,7 @@ SECONDS = 60  # until the first checkpoints are there
 NETWORK = {"hidden_layer_sizes": (8,), "batch_size": 8, "learning_rate_init": 0.02}
 ESTIMATORS = {
     "mpca": (MPCAClassifier, {"n_ranks": N_WORKERS, **NETWORK}),
+    "averaging": (MASGDClassifier, {"n_ranks": N_WORKERS}),
     "one rank": (MASGDClassifier, {"n_ranks": 1}),
 }
 
