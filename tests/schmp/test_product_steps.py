@@ -23,8 +23,11 @@ def make_rows(n_rows, n_features, n_classes, density=0.15):
     return sparse.csr_array(3 * X), y
 
 
-def make_system(n_outputs, m=30, seed=0):
-    """Products of some coefficients at a point, with the whole Hessian beside them."""
+def make_system(n_outputs, m=30, seed=0, share=0.0):
+    """Products of some coefficients at a point, with the whole Hessian beside them.
+
+    With a share, the Hessian is that of probabilities nearer to the labels.
+    """
     rng = np.random.default_rng(seed)
     K = max(2, n_outputs)
     X = sparse.random_array((50, 20), density=0.2, format="csc", rng=rng)
@@ -36,8 +39,11 @@ def make_system(n_outputs, m=30, seed=0):
     margins = rng.normal(size=(50, n_outputs))
     rows = slice(5, 45)
     curvature = make_curvature(X[rows], features, outputs, rows, n_outputs)
-    curvature.move_to(loss, margins)
-    own = X[rows].tocsr(), softmax(margins[rows]), weight[rows]
+    curvature.move_to(loss, margins, share)
+    p = softmax(margins[rows])
+    if share:
+        p = (1 - share) * p + share * np.eye(K)[loss.y[rows]]
+    own = X[rows].tocsr(), p, weight[rows] / (1 - share)
     hessian = softmax_hessian(
         *own,
         np.append(features, np.full(n_outputs, 20)),
@@ -48,9 +54,9 @@ def make_system(n_outputs, m=30, seed=0):
     return curvature, outputs, hessian, gradient
 
 
-@pytest.mark.parametrize("n_outputs", [1, 4])
-def test_products_are_those_of_the_hessian(n_outputs):
-    curvature, outputs, hessian, gradient = make_system(n_outputs)
+@pytest.mark.parametrize(("n_outputs", "share"), [(1, 0.0), (4, 0.0), (4, 0.2)])
+def test_products_are_those_of_the_hessian(n_outputs, share):
+    curvature, outputs, hessian, gradient = make_system(n_outputs, share=share)
     m = len(outputs)
     direction = np.random.default_rng(1).normal(size=m + n_outputs)
     close = {"rtol": 1e-10, "atol": 1e-13}
@@ -331,3 +337,62 @@ def test_the_least_point_along_a_direction_through_zeros(far):
     assert value(search.coef) <= value(points).min() + 1e-9
     assert gain == pytest.approx(value(coef) - value(search.coef), rel=1e-9)
     assert (np.sign(search.coef) != np.sign(coef)).any()
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5])
+def test_labels_take_no_second_derivatives_away(share):
+    """However near the probabilities are to them: a step is never longer for it."""
+    nearer, here = make_system(4, share=share)[0], make_system(4)[0]
+    directions = np.eye(len(here.gradient()))
+    differences = [nearer.product(own) - here.product(own) for own in directions]
+    assert np.linalg.eigvalsh(differences).min() >= -1e-12
+    assert np.linalg.eigvalsh(differences).max() > 0
+    np.testing.assert_allclose(nearer.gradient(), here.gradient(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_steps_back_from_far_off_are_few(monkeypatch, n_ranks):
+    """Where rows are wrong by far, a step is of use only with more curvature there."""
+    monkeypatch.setattr(_product_steps, "_FEWEST", 0)
+    X, y = make_rows(300, 100, 6, density=0.05)
+    lengths, take_length = [], _product_steps.ProductSteps.take_length
+
+    def noted(self, length):
+        lengths.append(length)
+        take_length(self, length)
+
+    monkeypatch.setattr(_product_steps.ProductSteps, "take_length", noted)
+    objectives, counts = [], []
+    for most in (0.5, 0.0):
+        monkeypatch.setattr(_product_steps, "_MOST_SHARE", most)
+        fit = SchMPLogisticRegression(1e-5, warm_start=True, n_ranks=n_ranks)
+        fit.fit(X, (y + 1) % 6).set_params(alpha=1e-4)
+        lengths.clear()
+        objectives.append(fit.fit(X, y).history_[-1]["objective"])
+        assert min(lengths) < 1e-3  # the first one
+        counts.append(len(lengths))
+    assert objectives[0] == pytest.approx(objectives[1], abs=2e-4 * np.log(6))
+    assert counts[0] < 0.75 * counts[1]
+
+
+def test_products_go_on_while_they_lead_on(monkeypatch):
+    """Steps that gain hardly anything may still bring the largest gradient down."""
+    monkeypatch.setattr(_product_steps, "_FEWEST", 0)
+    rng = np.random.default_rng(300)
+    X = sparse.random_array((300, 200), density=0.05, rng=rng)
+    X = sparse.csr_array(X.multiply(30 ** rng.random(200)))
+    margins = X @ rng.normal(size=(200, 6))
+    y = (margins + rng.gumbel(size=margins.shape)).argmax(axis=1)
+    made, whole = [], _hessian.HessianCache._whole
+
+    def noted(self, *args):
+        made.append(args)
+        return whole(self, *args)
+
+    monkeypatch.setattr(_hessian.HessianCache, "_whole", noted)
+    fit = SchMPLogisticRegression(1e-4, tol=1e-8, n_ranks=1)
+    assert fit.fit(X, y).dual_gap_ <= 1e-8 * np.log(6)
+    assert not made
+    monkeypatch.setattr(_product_steps, "_LEADS_ON", 0.0)
+    assert fit.fit(X, y).dual_gap_ <= 1e-8 * np.log(6)
+    assert made

@@ -33,7 +33,9 @@ class Curvature(ABC):
         return np.asarray(squared.T @ self._bent)
 
     @abstractmethod
-    def move_to(self, loss: WeightedLoss, margins: np.ndarray) -> None:
+    def move_to(
+        self, loss: WeightedLoss, margins: np.ndarray, share: float = 0.0
+    ) -> None:
         """Look at the derivatives at some margins.
 
         Parameters
@@ -41,6 +43,11 @@ class Curvature(ABC):
         loss : WeightedLoss
         margins : ndarray of shape (n_rows, n_outputs)
             Of all rows that this rank has.
+        share : float, default=0.0
+            From 0 to 1, without the latter: with several classes, second derivatives
+            are those of probabilities that are so much nearer to the labels, and never
+            less than the true ones. Rows that are wrong by far have hardly any of their
+            own, though their slopes are large.
         """
 
     @abstractmethod
@@ -78,7 +85,9 @@ class RowCurvature(Curvature):
     def __init__(self, columns: Any, rows: slice) -> None:
         self._matrix, self._transposed, self._rows = columns, columns.T, rows
 
-    def move_to(self, loss: WeightedLoss, margins: np.ndarray) -> None:
+    def move_to(
+        self, loss: WeightedLoss, margins: np.ndarray, share: float = 0.0
+    ) -> None:
         self._slopes = loss.negative_slopes(margins)[self._rows, 0]
         self._bent = loss.curvatures(margins)(0)[self._rows, 0]
 
@@ -130,14 +139,27 @@ class PairCurvature(Curvature):
         self._matrix = sparse.csc_array(arrays, shape=(len(pairs), m))
         self._transposed = self._matrix.T
 
-    def move_to(self, loss: WeightedLoss, margins: np.ndarray) -> None:
-        self._y, self._weight = loss.y[self._part], loss.weight[self._part]
+    def move_to(
+        self, loss: WeightedLoss, margins: np.ndarray, share: float = 0.0
+    ) -> None:
+        y, self._weight = loss.y[self._part], loss.weight[self._part]
         self._p = softmax(margins[self._part])
-        self._of_pairs = self._p[self._rows, self._classes]
+        of_pairs, weights = self._p[self._rows, self._classes], self._weight[self._rows]
+        is_own = y[self._rows] == self._classes
+        own = np.bincount(y, self._weight, minlength=self._n_outputs)
         self._total = self._weight @ self._p
-        self._weights = self._weight[self._rows]
-        self._scales = self._weights * self._of_pairs
-        self._bent = self._scales * (1 - self._of_pairs)
+        self._slopes, self._sums = weights * (is_own - of_pairs), own - self._total
+        if share:
+            # Second derivatives are concave in the probabilities: as much of the true
+            # ones as is left at least is made up for by the weights.
+            rest = 1 - share
+            self._p *= rest
+            self._p[np.arange(len(y)), y] += share
+            of_pairs = rest * of_pairs + share * is_own
+            self._weight, weights = self._weight / rest, weights / rest
+            self._total += share / rest * own
+        self._of_pairs, self._scales = of_pairs, weights * of_pairs
+        self._bent = self._scales * (1 - of_pairs)
         # Sums over the pairs of each row: one element for each pair.
         n_pairs = len(self._rows)
         arrays = self._of_pairs, self._rows, np.arange(n_pairs + 1)
@@ -145,10 +167,7 @@ class PairCurvature(Curvature):
         self._averaging = sparse.csc_array(arrays, shape=shape)
 
     def gradient(self) -> np.ndarray:
-        is_own = self._y[self._rows] == self._classes
-        slopes = self._weights * (is_own - self._of_pairs)
-        own = np.bincount(self._y, self._weight, minlength=self._n_outputs)
-        return np.append(self._transposed @ slopes, own - self._total)
+        return np.append(self._transposed @ self._slopes, self._sums)
 
     def blocks(self) -> list[np.ndarray]:
         products = _squares(self._matrix, self._bent).tocoo()

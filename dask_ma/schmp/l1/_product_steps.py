@@ -24,8 +24,14 @@ _MOST_STORED, _FEW_STORED = 2, 2**22
 # what they were; and the new coefficients, of all, that may come in without theirs.
 _NEAR, _MOST_NEW = 0.01, 0.1
 # Of the null objective: a step that gains no more, where the gap is too large yet. What
-# is left of it then are gradients that conjugate gradients do not make small enough.
-_SPENT = 1e-10
+# is left of it then are gradients that conjugate gradients do not make small enough,
+# unless what the largest one has beyond its bound has become so small a part.
+_SPENT, _LEADS_ON = 1e-10, 0.75
+# Share of the labels in the probabilities that second derivatives are of: after a step
+# that a line search has shortened; by what it grows with each further one, and falls
+# with each that is whole; the most, and the least above 0.
+_FIRST_SHARE, _CHANGE_OF_SHARE = 0.05, 4
+_MOST_SHARE, _LEAST_SHARE = 0.5, 1e-3
 
 
 class Step(NamedTuple):
@@ -68,10 +74,35 @@ class ProductSteps:
         self._blocks: Blocks | None = None  # on rank 0
         self._is_near = False  # since they were found
         self._spent: np.ndarray | None = None  # for which products lead no further
+        self._excess, self._is_in_doubt = 0.0, False  # whether they do
+        self._share = 0.0
 
-    def serve(self, coordinates: np.ndarray) -> bool:
-        """Whether steps for some coefficients are made here; a collective call."""
+    def take_length(self, length: float) -> None:
+        """Take in which part of a step was of use."""
+        # A model without second derivatives where rows are wrong by far ends very far
+        # off; only a small part of the way is of use then, again and again.
+        if length < 1:
+            share = max(_FIRST_SHARE, _CHANGE_OF_SHARE * self._share)
+            self._share = min(share, _MOST_SHARE)
+        else:
+            self._share /= _CHANGE_OF_SHARE
+            if self._share < _LEAST_SHARE:
+                self._share = 0.0
+
+    def serve(self, coordinates: np.ndarray, reach: float) -> bool:
+        """Whether steps for some coefficients are made here; a collective call.
+
+        Parameters
+        ----------
+        coordinates : ndarray of int64 of shape (m,)
+            Which coefficients, sorted.
+        reach : float
+            The largest gradient over its bound at the last check.
+        """
         objective = self._objective
+        if self._is_in_doubt and reach - 1 <= _LEADS_ON * self._excess:
+            self._spent = None
+        self._excess, self._is_in_doubt = reach - 1, False
         is_small = len(coordinates) < _FEWEST
         is_small = is_small or self._is_spent(coordinates)
         if is_small or objective.loss.is_quadratic or not objective.penalty.l1.all():
@@ -104,7 +135,7 @@ class ProductSteps:
         assert curvature is not None
         is_kept = self._keeps_blocks()
         with self._log.computing():
-            curvature.move_to(objective.loss, objective.margins)
+            curvature.move_to(objective.loss, objective.margins, self._share)
             own = [curvature.diagonal()] if is_kept else curvature.blocks()
             sums = [curvature.gradient(), *own]
         group = objective.design.group
@@ -128,7 +159,7 @@ class ProductSteps:
         is_small = asked <= _NEAR * objective.null
         self._is_near = is_small and (self._is_near or not is_kept)
         if asked <= _SPENT * objective.null:
-            self._spent = self._coordinates
+            self._spent, self._is_in_doubt = self._coordinates, True
         if search is None or found is None:
             return None
         change = np.zeros(len(coef))

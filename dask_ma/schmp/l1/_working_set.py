@@ -295,7 +295,7 @@ class WorkingSets(Solver):
         inside = np.flatnonzero(self._inside)
         coordinates = self.model.coordinates[inside]
         step: Any = None
-        if cache is None and self._products.serve(coordinates):
+        if cache is None and self._products.serve(coordinates, self.reach):
             found = self._products.step(self.model.coef[inside], possible)
             if found is not None:
                 step = *found[:3], self._left(found.payloads)
@@ -387,6 +387,7 @@ class WorkingSets(Solver):
         length = 1.0
         if not objective.loss.is_quadratic:
             length = self._line_search(inside, change, margins)
+            self._products.take_length(length)
         if length == 0:
             return 0.0
         model.coef[inside] += length * change
