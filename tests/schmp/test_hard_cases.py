@@ -388,3 +388,18 @@ def test_rows_far_on_the_wrong_side(n_ranks):
     model.fit(X, ~y)
     assert model.dual_gap_ <= 1e-6 * np.log(2)
     assert model.score(X, ~y) == 1
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_rounds_that_change_nothing_end(n_ranks):
+    """Rounding keeps the gap open where a feature is a million deviations from zero."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 5))
+    y = X @ [2.0, 1, 0, 0, -1] + rng.normal(size=300) > 0
+    X[:, 0] = 1.7e9 + 1e3 * X[:, 0]  # seconds of an hour
+    model = SchMPLogisticRegression(n_ranks=n_ranks)
+    with pytest.warns(ConvergenceWarning, match="change nothing any more after"):
+        model.fit(X, y)
+    assert model.n_iter_ < 100
+    assert model.history_[-11]["objective"] == model.history_[-1]["objective"]
+    assert model.score(X, y) > 0.8

@@ -35,6 +35,8 @@ from dask_ma.schmp.l1._solver import DualityGap, Solver
 from dask_ma.schmp.l1._working_set import WorkingSets
 from dask_ma.supervised import FitResult, Problem, agree_on_problem
 
+_STILL = 10  # rounds in a row without any change: there are no others to come
+
 
 def train(context: RankContext, arguments: Any, params: SchMPParams) -> FitResult:
     """Fit a linear model with an L1 or elastic-net penalty to the rows of all ranks.
@@ -64,7 +66,7 @@ def train(context: RankContext, arguments: Any, params: SchMPParams) -> FitResul
     fitted = {**rounds.model(), "gap_asked": rounds.target}
     if params.is_classifier:
         fitted["reach"] = rounds.reach_of_none()
-    is_done = ended.stop or rounds.is_met
+    is_done = rounds.is_met or (ended.stop and not rounds.stands_still)
     return FitResult(fitted, is_done, context.history, context.timeline())
 
 
@@ -85,6 +87,7 @@ class Rounds(Method):
         self._objective = make_objective(data, problem, params)
         check_start(self._objective, params)
         self.is_met = False  # before the first round that this run makes
+        self._n_still = 0  # rounds in a row that have changed nothing
 
     @property
     def target(self) -> float:
@@ -93,7 +96,16 @@ class Rounds(Method):
 
     @property
     def is_complete(self) -> bool:
-        return self.is_met or self.n_rounds >= self._params.max_iter
+        is_over = self.n_rounds >= self._params.max_iter
+        return self.is_met or self.stands_still or is_over
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether rounding alone keeps the gap from closing; the same on all ranks."""
+        # Random coordinates may by chance be some that need no change.
+        is_fixed = self._params.schedule is None  # working sets
+        is_open = self._n_still >= _STILL and self._gap.gap > self.target
+        return is_fixed and is_open
 
     def begin(self) -> None:
         self._make_solver(None)
@@ -104,19 +116,26 @@ class Rounds(Method):
         # Of more rows, before some were lost, it would be no bound, and end the fit.
         if state.shared["n_rows"] == self._problem.total_rows:
             self._solver.best_dual = state.shared["best_dual"]
+            self._n_still = state.shared["n_still"]
         self._gap = self._solver.check()
         self.is_met = self._gap.gap <= self.target
 
     def state_dict(self) -> Snapshot:
         solver = self._solver
         own = {"best_dual": solver.best_dual, "n_rows": self._problem.total_rows}
-        return Snapshot({**solver.state_dict(), **own})
+        return Snapshot({**solver.state_dict(), **own, "n_still": self._n_still})
 
     def round(self) -> Work:
         # The model to start from may be the answer; that is a round, too.
         if self._gap.gap > self.target:
+            before = self._gap
             self._solver.improve()
             self._gap = self._solver.check()
+            is_same = (before.objective, before.gap) == (
+                self._gap.objective,
+                self._gap.gap,
+            )
+            self._n_still = self._n_still + 1 if is_same else 0
         return work_of(self._solver, self._gap)
 
     def measure(self) -> list[np.ndarray]:
@@ -132,7 +151,8 @@ class Rounds(Method):
         record["n_touched"] = int(sums[0][0])
 
     def is_done(self, record: Record) -> bool:
-        return self._gap.gap <= self.target  # the same bits on all ranks
+        # The same bits on all ranks.
+        return self._gap.gap <= self.target or self.stands_still
 
     def model(self) -> Model:
         found = describe(self._solver, self._problem, self._gap, self.n_rounds)

@@ -136,6 +136,14 @@ class L1Estimator(LinearEstimator):
         gap, asked = result.fitted["dual_gap"], result.fitted["gap_asked"]
         if result.converged:
             return None
+        n_iter = result.fitted["n_iter"]
+        if n_iter < self.max_iter:
+            return (
+                f"rounds change nothing any more after {n_iter}, with a duality gap of "
+                f"{gap:.3e}, asked was {asked:.3e} (tol={self.tol}): rounding keeps it "
+                "open, as with features far from zero; take their means from them, for "
+                "example with StandardScaler, or raise tol"
+            )
         return (
             f"the maximum of {self.max_iter} rounds was reached with a duality gap of "
             f"{gap:.3e}, asked was {asked:.3e} (tol={self.tol} times the objective "
