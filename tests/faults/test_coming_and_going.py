@@ -586,7 +586,8 @@ def leave_soon():
 
         worker = get_worker()
         worker.loop.add_callback(worker.close_gracefully)
-        time.sleep(1)  # long after the scheduler has let the worker go
+        # Long after the scheduler has let the worker go, and the client has seen that.
+        time.sleep(2)
 
     return strike
 
