@@ -33,8 +33,8 @@ from dask_ma.comm._plugin import (
     CommPlugin,
     close_run,
     ensure_plugin,
+    has_heeded,
     is_aborted,
-    is_heeding,
     open_ranks,
 )
 from dask_ma.comm._rooted import (
@@ -74,8 +74,8 @@ __all__ = [
     "ensure_plugin",
     "gather",
     "gather_timeline",
+    "has_heeded",
     "is_aborted",
-    "is_heeding",
     "open_ranks",
     "payload_nbytes",
     "reduce",

@@ -55,6 +55,7 @@ class RunRegistry:
         self._mailboxes: dict[tuple[str, int], tuple[Mailbox, str]] = {}
         self._closed: OrderedDict[tuple[str, int | None], BaseException] = OrderedDict()
         self._heeding: set[tuple[str, int]] = set()
+        self._heeded: OrderedDict[str, None] = OrderedDict()  # runs, for who asks late
         self._leaving: set[str] = set()
         #: Messages for ranks that have not started.
         self.waiting_room = WaitingRoom()
@@ -100,8 +101,10 @@ class RunRegistry:
         error = GroupClosedError(f"rank {rank} of run {run_id} has ended")
         with self._changed:
             mailbox, _ = self._mailboxes.pop((run_id, rank), (None, ""))
-            self._heeding.discard((run_id, rank))
-            self._remember((run_id, rank), error)
+            if (run_id, rank) in self._heeding:
+                self._heeding.remove((run_id, rank))
+                _remember(self._heeded, run_id, None)
+            _remember(self._closed, (run_id, rank), error)
         self.waiting_room.wake(run_id, rank)
         if mailbox is not None:
             mailbox.close(error)
@@ -112,7 +115,7 @@ class RunRegistry:
             mailboxes = [
                 m for (run, _), (m, _) in self._mailboxes.items() if run == run_id
             ]
-            self._remember((run_id, None), error)
+            _remember(self._closed, (run_id, None), error)
             self._changed.notify_all()
         self.waiting_room.wake(run_id)
         for mailbox in mailboxes:
@@ -137,10 +140,12 @@ class RunRegistry:
         with self._changed:
             self._heeding.add((run_id, rank))
 
-    def is_heeding(self, run_id: str) -> bool:
-        """Whether a rank of a run here ends for the sake of a closing worker."""
+    def has_heeded(self, run_id: str) -> bool:
+        """Whether a rank of a run here looks, or looked, for workers that close."""
         with self._changed:
-            return any(run == run_id for run, _ in self._heeding)
+            return run_id in self._heeded or any(
+                run == run_id for run, _ in self._heeding
+            )
 
     def leave(self, owner: str) -> None:
         """Have the ranks on a worker that wants to close end after their round."""
@@ -165,12 +170,6 @@ class RunRegistry:
         with self._changed:
             return list(self._mailboxes)
 
-    def _remember(self, key: tuple[str, int | None], error: BaseException) -> None:
-        """Note what was closed, and why, for messages that come late."""
-        self._closed[key] = error
-        while len(self._closed) > _N_REMEMBERED:
-            self._closed.popitem(last=False)
-
     def _raise_if_closed(self, run_id: str, rank: int) -> None:
         if (run_id, None) in self._closed:
             error = self._closed[run_id, None]
@@ -181,6 +180,13 @@ class RunRegistry:
                 f"a message for rank {rank} of run {run_id} came after that rank had "
                 f"ended; runs that are open here: {runs or 'none'}"
             )
+
+
+def _remember(notes: OrderedDict[Any, Any], key: Any, value: Any) -> None:
+    """Note what has ended, for messages and questions that come late."""
+    notes[key] = value
+    while len(notes) > _N_REMEMBERED:
+        notes.popitem(last=False)
 
 
 registry = RunRegistry()
@@ -310,12 +316,13 @@ def open_ranks(run_id: str) -> list[int]:
     return [rank for run, rank in registry.open_ranks() if run == run_id]
 
 
-def is_heeding(run_id: str) -> bool:
-    """Whether ranks of a run end after their round when a worker wants to close.
+def has_heeded(run_id: str) -> bool:
+    """Whether ranks of a run end with a round where a worker wants to close.
 
-    Meant for ``client.run``.
+    Meant for ``client.run``, also when they have ended: where rounds take milliseconds,
+    all ranks may have ended before the client sees that the worker has gone.
     """
-    return registry.is_heeding(run_id)
+    return registry.has_heeded(run_id)
 
 
 def is_aborted(run_id: str) -> bool:

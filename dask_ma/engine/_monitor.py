@@ -15,16 +15,12 @@ from distributed.client import FutureCancelledError, FuturesCancelledError
 from distributed.comm import CommClosedError
 
 from dask_ma import _config
-from dask_ma.comm import close_run, is_heeding, open_ranks
+from dask_ma.comm import close_run, open_ranks
 from dask_ma.data import scheduler_workers
 from dask_ma.engine._context import Listener, Model, Record, tell
+from dask_ma.engine._departures import Departures
 from dask_ma.engine._events import answer, fetch_model, subscriptions
-from dask_ma.engine._liveness import (
-    Liveness,
-    has_retired,
-    is_running,
-    run_on,
-)
+from dask_ma.engine._liveness import Liveness, is_running, run_on
 from dask_ma.engine._nearby import are_near, fetch_near
 from dask_ma.engine._run import LargeOutcome, Outcome, Run
 from dask_ma.engine.recovery._identity import Trail, note_ended
@@ -93,7 +89,7 @@ class RunMonitor:
         self._n_ended = 0
         self._liveness = Liveness()
         self._has_asked = False
-        self._leaving: dict[str, float] = {}  # retired workers, and until when they may
+        self._leaving = Departures(run, client)
         self._held_up: set[int] = set()  # ranks that a pause kept from starting
 
     def __enter__(self) -> RunMonitor:
@@ -156,22 +152,19 @@ class RunMonitor:
             if monotonic() >= start_deadline:
                 self._check_started()
                 start_deadline = float("inf")
-        if any(future.status != "finished" for future in self._awaited()):
+        awaited = self._awaited()
+        if any(future.status != "finished" for future in awaited):
             self._fail()
-        outcomes = self._gather(poll)
+        n_wanted = self._run.size if self._run.collect == "all" else 1
+        outcomes = self._gather(awaited[:n_wanted], poll)
         self._is_over = True
         if outcomes[0].regroup:
             raise RegroupError(f"the fit of {self._run.name} starts again")
         if outcomes[0].stopped:
             raise StoppedError(f"the fit of {self._run.name} was asked to end")
-        n_wanted = self._run.size if self._run.collect == "all" else 1
-        gone = [
-            rank
-            for rank, address in enumerate(self._run.addresses[:n_wanted])
-            if address in self._leaving
-        ]
-        if gone:
-            raise self._lost(gone)  # and their results with them
+        if awaited[:n_wanted] != self._futures[:n_wanted]:
+            # A worker has left in order with the last round, and its result with it.
+            raise RegroupError(f"the fit of {self._run.name} makes up for a result")
         note_ended(outcomes[0].series)
         tell(outcomes[0].notes)
         results = [outcome.result for outcome in outcomes]
@@ -179,18 +172,17 @@ class RunMonitor:
 
     def _awaited(self) -> list[Future]:
         """Tasks of the ranks whose outcome can come: not of those that are leaving."""
+        # What had ended before its worker left is on another one by now.
         return [
             future
             for future, address in zip(self._futures, self._run.addresses, strict=True)
-            if address not in self._leaving
+            if address not in self._leaving or future.status == "finished"
         ]
 
-    def _gather(self, poll: float) -> list[Outcome]:
-        """Fetch the outcomes that are wanted, as long as their workers are there."""
+    def _gather(self, futures: Sequence[Future], poll: float) -> list[Outcome]:
+        """Fetch outcomes as long as their workers are there."""
         pairs = zip(self._futures, self._run.addresses, strict=True)
-        places = {f: address for f, address in pairs if address not in self._leaving}
-        if self._run.collect != "all":
-            places = dict([*places.items()][:1])
+        places = {f: address for f, address in pairs if f in futures}
 
         async def start() -> asyncio.Future[list[Outcome]]:
             return asyncio.ensure_future(self._fetch(places))
@@ -288,11 +280,11 @@ class RunMonitor:
                 f"{type(error).__name__}: {error}"
             ) from error
         gone = {address for address in addresses if address not in alive}
-        self._note_leaving(gone - set(self._leaving))
-        now = monotonic()
-        gone -= {a for a, deadline in self._leaving.items() if now < deadline}
+        self._leaving.note(gone)
+        overdue = self._leaving.overdue()
+        lost = {a for a in gone if a not in self._leaving or a in overdue}
         # A rank that has ended needs its worker no more, unless `finished` is False.
-        self._raise_if_lost(sorted(gone), finished=finished)
+        self._raise_if_lost(lost, finished=finished)
 
     def _raise_if_closed(self, error: Exception) -> None:
         """Say so if it was the client that has gone."""
@@ -301,17 +293,6 @@ class RunMonitor:
                 "the client was closed, or lost its scheduler, during the fit of "
                 f"{self._run.name}; keep client and cluster until fit returns"
             ) from error
-
-    def _note_leaving(self, gone: set[str]) -> None:
-        """Wait a while for the ranks to regroup if their workers were retired."""
-        retired = [a for a in gone if has_retired(self._client, a)]
-        others = sorted({*self._run.addresses} - gone - set(self._leaving))
-        if not retired or not others:
-            return
-        answers = run_on(self._client, others, is_heeding, self._run.run_id)
-        if any(answers.values()):
-            patience = _config.get_timeout("launch.leave-timeout")
-            self._leaving |= dict.fromkeys(retired, monotonic() + patience)
 
     def _check_heartbeats(self) -> None:
         """Raise if a worker is silent; ask the ranks to end if others have joined."""
@@ -322,8 +303,11 @@ class RunMonitor:
             raise FitFailedError(
                 f"lost the scheduler during the fit of {self._run.name}: {error}"
             ) from error
+        # Some may have gone since the last look at them.
+        self._leaving.note({*self._run.addresses} - workers.keys())
         silent = self._liveness.lost(self._run.addresses, workers)
-        self._raise_if_lost(sorted(set(silent) - set(self._leaving)), finished=True)
+        lost = {address for address in silent if address not in self._leaving}
+        self._raise_if_lost(lost, finished=True)
         self._raise_if_held_up(workers)
         fit_info = self._run.fit_info
         if fit_info is None or not fit_info.keeps:
@@ -339,7 +323,7 @@ class RunMonitor:
             answers = run_on(self._client, root, request_regroup, self._run.run_id)
             self._has_asked = any(answers.values())
 
-    def _raise_if_lost(self, addresses: Sequence[str], *, finished: bool) -> None:
+    def _raise_if_lost(self, addresses: Collection[str], *, finished: bool) -> None:
         """Raise if ranks that are still needed were on workers that have gone."""
         ranks = [
             rank
@@ -356,7 +340,8 @@ class RunMonitor:
             return  # nobody would start the ranks on others
         running = {a for a, info in workers.items() if is_running(info)}
         paused = {a for a in self._run.addresses if a in workers} - running
-        held_up = self._not_started(paused - set(self._leaving)) if running else []
+        paused = {address for address in paused if address not in self._leaving}
+        held_up = self._not_started(paused) if running else []
         # A short pause is waited for: until the next look.
         if stuck := self._held_up.intersection(held_up):
             # Nothing would come of waiting for them to end.

@@ -17,6 +17,7 @@ from distributed import Client, wait
 from dask_ma import MASGDClassifier
 from dask_ma.data import _collections
 from dask_ma.engine import _fit
+from dask_ma.engine._monitor import RunMonitor
 from dask_ma.exceptions import (
     NoWorkersError,
     PeerLostError,
@@ -577,43 +578,86 @@ def _fit_with(client, rows):
 
 
 def leave_soon():
-    """A function that has its worker close as at the end of its lifetime."""
+    """A function that has its worker close as at the end of its lifetime.
+
+    It comes back once the scheduler has let the worker go, which the client sees when
+    it looks next: the other ranks may well have ended by then.
+    """
 
     def strike():
         import time
 
-        from distributed import get_worker
+        from distributed import Status, get_worker
+
+        from dask_ma.comm._plugin import registry
 
         worker = get_worker()
         worker.loop.add_callback(worker.close_gracefully)
-        # Long after the scheduler has let the worker go, and the client has seen that.
-        time.sleep(2)
+        deadline = time.monotonic() + 60
+        # One without a lifetime does not wait for its rank.
+        while not (
+            registry.is_leaving(worker.address) or worker.status is Status.closed
+        ):
+            assert time.monotonic() < deadline, "the worker stays"
+            time.sleep(0.01)
 
     return strike
+
+
+@pytest.fixture
+def mortal(cluster_client, bare_workers, assert_clean):
+    """The current client, of three workers that close by themselves some day."""
+    with (
+        cluster_client.as_current(),
+        bare_workers(cluster_client, 3, "--lifetime", "1 hour"),
+        dask.config.set({"dask-ma.recovery.wait": 0}),
+    ):
+        yield cluster_client
+        assert_clean(cluster_client)
+
+
+def assert_regrouped(model, caplog, n_before):
+    """All rows and rounds, some with three ranks; nothing says that any were lost."""
+    assert "lost" not in caplog.text
+    assert "starts again on other workers" in caplog.text
+    assert [r["round"] for r in model.history_] == list(range(1, N_ROUNDS + 1))
+    assert model.history_[-1]["n_samples"] == 1500
+    n_after = N_ROUNDS - n_before
+    assert [r["restarts"] for r in model.history_] == [0] * n_before + [1] * n_after
 
 
 @pytest.mark.each
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("kind", ["numpy", "persisted"])
-def test_a_worker_that_closes_gracefully(
-    rows, cluster_client, bare_workers, at_round, caplog, kind, rank, assert_clean
-):
+def test_a_worker_that_closes_gracefully(mortal, rows, at_round, caplog, kind, rank):
     """Its rank ends after the round, which nobody has to repeat."""
     at_round(4, leave_soon(), rank=rank)
+    with caplog.at_level(logging.INFO, "dask_ma.engine"):
+        model = MASGDClassifier(**PARAMS).fit(*as_input(kind, mortal, *rows))
+    # The round in which the worker was asked to go is the last one of three ranks.
+    assert_regrouped(model, caplog, 5)
+
+
+def test_a_worker_that_is_missed_by_its_signs_of_life(
+    mortal, rows, at_round, caplog, monkeypatch
+):
+    """Looks at them come in between those for workers that have gone."""
+    monkeypatch.setattr(RunMonitor, "_check_workers", lambda *args, **kwargs: None)
+    at_round(4, leave_soon(), rank=1)
     with (
-        cluster_client.as_current(),
-        bare_workers(cluster_client, 3, "--lifetime", "1 hour"),
-        dask.config.set({"dask-ma.recovery.wait": 0}),
+        dask.config.set({"dask-ma.launch.heartbeat-interval": "10 ms"}),
         caplog.at_level(logging.INFO, "dask_ma.engine"),
     ):
-        model = MASGDClassifier(**PARAMS).fit(*as_input(kind, cluster_client, *rows))
-        assert_clean(cluster_client)
-    assert "lost" not in caplog.text
-    assert "starts again on other workers" in caplog.text
-    assert [r["round"] for r in model.history_] == list(range(1, N_ROUNDS + 1))
-    assert model.history_[-1]["n_samples"] == 1500
-    # The round in which the worker was asked to go is the last one of three ranks.
-    assert [r["restarts"] for r in model.history_] == [0] * 5 + [1] * (N_ROUNDS - 5)
+        model = MASGDClassifier(**PARAMS).fit(*rows)
+    assert_regrouped(model, caplog, 5)
+
+
+def test_a_worker_that_takes_the_result_along(mortal, rows, at_round, caplog):
+    """It closes with the last round, whose model others have kept."""
+    at_round(N_ROUNDS, leave_soon(), rank=0)
+    with caplog.at_level(logging.INFO, "dask_ma.engine"):
+        model = MASGDClassifier(**PARAMS).fit(*rows)
+    assert_regrouped(model, caplog, N_ROUNDS)
 
 
 def test_a_worker_that_closes_without_notice(
