@@ -176,6 +176,11 @@ class Partition:
     can_spare: bool = False
     settle: Settle | None = field(default=None, repr=False)
 
+    @property
+    def is_on_disks(self) -> bool:
+        """Whether rows are in files of the workers."""
+        return self.settle is not None
+
     def release(self) -> None:
         """Give up the data on the cluster at once; what the user persisted stays.
 

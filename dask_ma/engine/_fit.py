@@ -32,17 +32,14 @@ from dask_ma.engine._client import (
 from dask_ma.engine._context import Listener
 from dask_ma.engine._job import Job
 from dask_ma.engine._launch import launch
-from dask_ma.engine._liveness import (
-    process_of,
-    run_on,
-    settle,
-)
+from dask_ma.engine._liveness import process_of, run_on, settle
 from dask_ma.engine._lost_workers import (
     OF_LOSSES,
     Losses,
     MemoryLosses,
     describe_memory,
     find_lost,
+    have_left_files,
     reassign,
     wait_for_workers,
 )
@@ -407,6 +404,9 @@ class _Fit:
             if can_again and (has_all_lost or (self.memory.ended and shards.can_spare)):
                 # Tasks that are pinned to workers that have all gone are never run. And
                 # where rows have taken too much memory, they go to disks.
+                self._partition_again()
+                return
+            if have_left_files(self.client, shards, lost):
                 self._partition_again()
                 return
             timeout = _config.get_timeout("recovery.data-timeout")

@@ -11,10 +11,11 @@ from distributed import Client, KilledWorker
 from distributed.client import FutureCancelledError, FuturesCancelledError
 
 from dask_ma import _config
-from dask_ma.data import scheduler_workers
+from dask_ma.data import Partition, scheduler_workers
 from dask_ma.engine._client import running_workers
 from dask_ma.engine._liveness import (
     Liveness,
+    has_retired,
     process_of,
     remove_silent,
 )
@@ -175,6 +176,27 @@ def wait_for_workers(
         if waited >= longest:
             raise _nobody_left(name, waited)
         sleep(_SHORT_WAIT)
+
+
+def have_left_files(client: Client, shards: Partition, lost: Sequence[str]) -> bool:
+    """Whether rows on disks went with workers, but not what names their files.
+
+    Parameters
+    ----------
+    client : Client
+        Client of the fit.
+    shards : Partition
+        Where the rows are.
+    lost : sequence of str
+        Addresses of the workers.
+
+    Returns
+    -------
+    bool
+        Dask would compute again what has gone. But what retired workers had in their
+        memory, it has moved to others, which look for the files in vain.
+    """
+    return shards.is_on_disks and any(has_retired(client, each) for each in lost)
 
 
 class MemoryLosses:

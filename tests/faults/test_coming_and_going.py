@@ -146,6 +146,21 @@ def kill_self():
     return strike
 
 
+def kill_self_with_files():
+    """A function that ends its process and removes its files, as nannies do."""
+    kill = kill_self()
+
+    def strike():
+        import shutil
+
+        from distributed import get_worker
+
+        shutil.rmtree(get_worker().local_directory)
+        kill()
+
+    return strike
+
+
 def wait_until(holds):
     """Wait a minute at most until something holds."""
     deadline = time.monotonic() + 60
@@ -577,11 +592,11 @@ def _fit_with(client, rows):
 # Workers that close in order --------------------------------------------------------
 
 
-def leave_soon():
+def leave_soon(then=None):
     """A function that has its worker close as at the end of its lifetime.
 
-    It comes back once the scheduler has let the worker go, which the client sees when
-    it looks next: the other ranks may well have ended by then.
+    It comes back, or calls another one, once the scheduler has let the worker go, which
+    the client sees when it looks next: the other ranks may well have ended by then.
     """
 
     def strike():
@@ -600,6 +615,8 @@ def leave_soon():
         ):
             assert time.monotonic() < deadline, "the worker stays"
             time.sleep(0.01)
+        if then is not None:
+            then()
 
     return strike
 
@@ -660,17 +677,32 @@ def test_a_worker_that_takes_the_result_along(mortal, rows, at_round, caplog):
     assert_regrouped(model, caplog, N_ROUNDS)
 
 
+def test_a_worker_that_is_killed_while_it_closes(mortal, rows, at_round, caplog):
+    """It counts as lost; its rows come again, though Dask has moved their names."""
+    at_round(4, leave_soon(kill_self_with_files()), rank=1)
+    with (
+        dask.config.set({"dask-ma.data.persist": False}),
+        caplog.at_level(logging.INFO, "dask_ma.engine"),
+    ):
+        model = MASGDClassifier(**PARAMS).fit(*as_input("lazy", mortal, *rows))
+    assert "lost" in caplog.text
+    assert [r["restarts"] for r in model.history_] == [0] * 4 + [1] * (N_ROUNDS - 4)
+    assert model.history_[-1]["n_samples"] == 1500
+
+
+@pytest.mark.parametrize("kind", ["numpy", "on disks"])
 def test_a_worker_that_closes_without_notice(
-    rows, cluster_client, bare_workers, at_round, assert_clean
+    rows, cluster_client, bare_workers, at_round, assert_clean, kind
 ):
     """Where no lifetime is set, ranks do not ask each round; it counts as a loss."""
     at_round(4, leave_soon(), rank=1)
     with (
         cluster_client.as_current(),
         bare_workers(cluster_client, 3),
-        dask.config.set({"dask-ma.recovery.wait": 0}),
+        dask.config.set({"dask-ma.recovery.wait": 0, "dask-ma.data.persist": False}),
     ):
-        model = MASGDClassifier(**PARAMS).fit(*rows)
+        given = as_input("numpy" if kind == "numpy" else "lazy", cluster_client, *rows)
+        model = MASGDClassifier(**PARAMS).fit(*given)
         assert_clean(cluster_client)
     assert [r["round"] for r in model.history_] == list(range(1, N_ROUNDS + 1))
     assert model.history_[-1]["n_samples"] == 1500
