@@ -322,9 +322,8 @@ def test_a_restart_of_the_cluster(
     mark = at_round(4, pause(30))
     with (
         restarted_after(mark, client),
-        pytest.warns(
-            RoundsLostWarning, match="begins anew, since there is no checkpoint"
-        ),
+        # The client may have asked how far the fit has come by then.
+        pytest.warns(RoundsLostWarning, match="begins anew.*, since there is no check"),
     ):
         model = MASGDClassifier(**PARAMS).fit(*as_input(kind, client, *rows))
     assert_same_course(model, undisturbed if kind == "numpy" else undisturbed_blocks)
