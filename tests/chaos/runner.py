@@ -77,7 +77,7 @@ class Result:
     error: BaseException | None = None
     n_lost: int = 0  # warnings that rows were lost
     n_starts: int = 0  # how often its ranks started again
-    n_joins: int = 0  # how often they did so for new workers
+    n_joins: int = 0  # how often they did so in order, as for new workers
     struck: bool = False
     struck_at: float = 0.0
     hung: bool = False
@@ -105,7 +105,7 @@ class _Starts(logging.Handler):
         """Count a message."""
         text = record.getMessage()
         self.n_losses += ": lost " in text
-        self.n_joins += "starts again on more workers" in text
+        self.n_joins += "starts again on other workers" in text
 
 
 class Runner:
