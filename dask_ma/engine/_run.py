@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from dask_ma.engine.recovery._states import (
     forget_request,
     forget_stop,
 )
-from dask_ma.exceptions import GroupClosedError
+from dask_ma.exceptions import GroupClosedError, PeerLostError
 
 _LARGE = 2**22  # bytes of a result's arrays that take longer than to connect
 
@@ -257,7 +257,8 @@ def _run_agent(run: Run, rank: int, shard: Any, worker: Worker) -> Outcome:
             try:
                 result = run.agent(context, shard, params)
             except (RegroupError, StoppedError):
-                group.flush()  # others may still wait for what made this rank end
+                with suppress(PeerLostError):  # that has ended, as all do
+                    group.flush()  # others may still wait for what made this rank end
                 raise
         group.flush()
         if run.collect == "all" or rank == 0:

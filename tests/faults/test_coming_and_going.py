@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from distributed import Client, wait
 
+import dask_ma.ma.sgd._linear
 from dask_ma import MASGDClassifier
 from dask_ma.data import _collections
 from dask_ma.engine import _fit
@@ -664,6 +665,59 @@ def test_a_worker_that_is_missed_by_its_signs_of_life(
         dask.config.set({"dask-ma.launch.heartbeat-interval": "10 ms"}),
         caplog.at_level(logging.INFO, "dask_ma.engine"),
     ):
+        model = MASGDClassifier(**PARAMS).fit(*rows)
+    assert_regrouped(model, caplog, 5)
+
+
+def _ending_late(agent):
+    """The agent of model averaging whose rank 0 ends when rank 1 has long gone."""
+
+    def late_agent(context, arguments, params):
+        if context.group.rank:
+            return agent(context, arguments, params)
+        import time
+
+        from distributed.comm import parse_host_port
+
+        from dask_ma.engine.recovery import _states
+
+        group, flush, joint = context.group, context.group.flush, _states.barrier
+        host, port = parse_host_port(group._addresses[1].removeprefix("tcp://"))
+
+        def late_flush():
+            import socket
+
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
+                try:
+                    socket.create_connection((host, port), 1).close()
+                except OSError:
+                    break
+                time.sleep(0.01)
+            flush()
+
+        def barrier(group):
+            joint(group)
+            group.flush = late_flush
+
+        _states.barrier = barrier
+        try:
+            return agent(context, arguments, params)
+        finally:
+            _states.barrier = joint
+
+    return late_agent
+
+
+def test_a_worker_that_has_gone_before_it_has_answered_all(
+    mortal, rows, at_round, caplog, monkeypatch
+):
+    """All ranks have come to the end by then: nothing is missing."""
+    at_round(4, leave_soon(), rank=1)
+    monkeypatch.setattr(
+        "dask_ma.ma.sgd._linear.train", _ending_late(dask_ma.ma.sgd._linear.train)
+    )
+    with caplog.at_level(logging.INFO, "dask_ma.engine"):
         model = MASGDClassifier(**PARAMS).fit(*rows)
     assert_regrouped(model, caplog, 5)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,7 +30,7 @@ from dask_ma.engine.recovery._whole import (
     find_whole,
     pieces_in_files,
 )
-from dask_ma.exceptions import FitFailedError
+from dask_ma.exceptions import FitFailedError, PeerLostError
 
 if TYPE_CHECKING:
     from dask_ma.comm import Group
@@ -369,7 +369,8 @@ class StateStore:
         # thread of it answers.
         self._group.flush()
         barrier(self._group)
-        self._group.flush()
+        with suppress(PeerLostError):  # that had come here and has left with its worker
+            self._group.flush()
         # The rows will be shared out anew, perhaps over as many ranks as before.
         state_memory.forget_own(self._fit_info.fit_id)
 
