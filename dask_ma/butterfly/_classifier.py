@@ -175,7 +175,8 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearButterfly):
     moments_ : Moments or None
         What the preconditioner has been made from, a named tuple: `sums`, of shape (2,
         n_features), the weight of the rows in which a feature is not zero and the
-        weighted sum of its squares; and `total`, the weight of all rows. `partial_fit`
+        weighted sum of its squares, with the weighted sum of the feature in a third row
+        where the rows are dense; and `total`, the weight of all rows. `partial_fit`
         adds those of its rows. None without a preconditioner.
     history_ : list of dict
         One record per pass: `round`, the number of the pass; `time`, in seconds since

@@ -38,7 +38,6 @@ from dask_ma.butterfly._steps import DEGREE, StepRule, run_steps
 from dask_ma.butterfly._together import shrink_together
 from dask_ma.butterfly._whole import WholeMixer
 from dask_ma.comm import Group
-from dask_ma.kernels import descend
 from dask_ma.supervised import Piece
 
 # A non-zero of a batch, or an entry of a message, takes a rank as long as so many
@@ -174,21 +173,13 @@ class LazySteps:
         factors[-1] = 1  # nothing shrinks the intercepts
         before = self._before_step(kept, factors)
         step_size = self._state.eta / math.sqrt(self._t)
-        scale = step_size * rule.gradient_scale
         slopes = [rule.slopes(before, piece) for piece in pieces]
         if self._is_distinct:
             after = before.copy()
-            for piece, piece_slopes in zip(pieces, slopes, strict=True):
-                descend(
-                    after,
-                    piece.X,
-                    piece_slopes,
-                    scale,
-                    elements[:-1],
-                    fit_intercept=rule.params.fit_intercept,
-                )
+            rule.descend(after, pieces, slopes, step_size, elements[:-1])
             change = after - before
         else:
+            scale = step_size * rule.gradient_scale
             change = self._entries(pieces, slopes, scale, elements)
         change /= factors
         if self._is_distinct:
@@ -320,6 +311,7 @@ class LazySteps:
     def _is_distinct(self) -> bool:
         """Whether changes of rows count beyond the rows, which are named once then."""
         is_counted = self._ball is not None or self._mean.number > 0
+        is_counted = is_counted or self._rule.is_bounded
         return is_counted or self._weights.shape[1] > 1
 
     def _note(self, rows: np.ndarray, change: np.ndarray) -> None:

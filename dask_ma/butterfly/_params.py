@@ -24,9 +24,9 @@ class Moments(NamedTuple):
 
     Attributes
     ----------
-    sums : ndarray of shape (2, n_features)
-        Weight of the rows in which a feature is not zero, and weighted sum of its
-        squares, over all ranks.
+    sums : ndarray of shape (2, n_features) or (3, n_features)
+        Weight of the rows in which a feature is not zero, weighted sum of its squares,
+        and of itself where rows are dense, over all ranks.
     total : float
         Weight of all rows.
     """

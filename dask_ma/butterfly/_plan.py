@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dask_ma.butterfly._batch_size import (
     Sizes,
     TimeModel,
@@ -12,20 +14,21 @@ from dask_ma.butterfly._batch_size import (
     rounded,
     usual_batch_size,
 )
+from dask_ma.butterfly._bounds import about, bounded_length, center_of, has_bounds
 from dask_ma.butterfly._lazy_steps import cost_of_entry
 from dask_ma.butterfly._params import ButterflyParams, Moments
 from dask_ma.butterfly._state import RankState, stack
 from dask_ma.butterfly._steps import (
     StepRule,
+    add_moments,
     largest_rank,
-    longest_step,
     make_preconditioner,
     make_rule,
     not_below,
     sum_moments,
 )
 from dask_ma.butterfly._used import count_columns
-from dask_ma.comm import butterfly_depth, sibling
+from dask_ma.comm import Group, butterfly_depth, sibling
 from dask_ma.engine import RankContext, State
 from dask_ma.exceptions import CheckpointError
 from dask_ma.linear import LinearModel, UsedColumns
@@ -68,13 +71,8 @@ def prepare(
     """Settle the batch size and the preconditioner; a collective call."""
     group = context.group
     most_rows, most_nonzero = largest_rank(group, problem)
-    moments = latest = steep = None
-    if params.preconditioner is not None:
-        moments = latest = steep = sum_moments(group, problem)
-        if (before := params.moments) is not None:
-            total = before.total + moments.total
-            moments = Moments(before.sums + moments.sums, total)
-            steep = not_below(moments, steep)
+    scales = _find_scales(group, problem, params, is_dense=math.isinf(most_nonzero))
+    moments, latest, steep, center = scales
     t = int(params.t)
     base = stack(model)
     state = RankState(
@@ -107,12 +105,46 @@ def prepare(
     steps = {"batch_size": batch_size, "n_steps": n_steps, "mixing_period": period}
     described = {**steps, **described}
     preconditioner = make_preconditioner(steep, params, problem, batch_size)
-    if params.limits_steps and latest is not None and preconditioner is not None:
-        longest = longest_step(latest, preconditioner, params, batch_size)
-        state = state._replace(eta=min(state.eta, longest * math.sqrt(t)))
+    if preconditioner is not None and center is not None and steep is not None:
+        # Features that have been constant so far are left to the intercept.
+        preconditioner[(center != 0) & (steep.sums[1] == 0)] = 0
+    if has_bounds(params) and latest is not None:
+        length = bounded_length(
+            group, problem, latest, preconditioner, center, params, batch_size
+        )
+        state = state._replace(eta=min(state.eta, length * math.sqrt(t)))
     state = state._replace(batch_size=batch_size, preconditioner=preconditioner)
-    rule = make_rule(params, problem, group.size, n_steps, most_nonzero, period)
+    rule = make_rule(params, problem, group.size, n_steps, most_nonzero, period, center)
     return state, Plan(n_steps, rule, described, moments)
+
+
+class _Scales(NamedTuple):
+    """Moments of all rows so far, of the latest, what steps go by, and their center."""
+
+    moments: Moments | None = None
+    latest: Moments | None = None
+    steep: Moments | None = None
+    center: np.ndarray | None = None
+
+
+def _find_scales(
+    group: Group, problem: Problem, params: ButterflyParams, *, is_dense: bool
+) -> _Scales:
+    """How large the features are; a collective call."""
+    if params.preconditioner is None:
+        # A bound of the steps goes by the rows of the call alone.
+        latest = sum_moments(group, problem) if has_bounds(params) else None
+        return _Scales(latest=latest)
+    moments = latest = sum_moments(group, problem, is_dense=is_dense)
+    if params.moments is not None:
+        moments = add_moments(params.moments, latest)
+    center = None
+    if is_dense and has_bounds(params):
+        center = center_of(moments, params)
+    latest, steep = about(latest, center), about(moments, center)
+    if params.moments is not None:
+        steep = not_below(steep, latest)
+    return _Scales(moments, latest, steep, center)
 
 
 def resume(

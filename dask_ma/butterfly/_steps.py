@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dask_ma.butterfly._bounds import bounded_change, has_bounds
 from dask_ma.butterfly._mixing import agree_after, start_mixing
 from dask_ma.butterfly._params import ButterflyParams, Moments
 from dask_ma.butterfly._state import RankState
@@ -18,15 +19,10 @@ from dask_ma.kernels import (
     batch_slopes,
     descend,
     feature_moments,
-    make_loss,
+    feature_sums,
     preconditioner_diagonal,
     project,
     shrink,
-)
-from dask_ma.kernels.losses import (
-    SquaredEpsilonInsensitive,
-    SquaredError,
-    SquaredHinge,
 )
 from dask_ma.supervised import Piece, Problem
 
@@ -34,9 +30,6 @@ from dask_ma.supervised import Piece, Problem
 # power of `t` with this exponent (polynomial-decay averaging, O. Shamir and T. Zhang,
 # "Stochastic gradient descent for non-smooth optimization", ICML 2013, section 4).
 DEGREE = 8
-# Losses whose slope has no bound: steps too long for them make the next ones longer
-# still. Those of the others add up at most, and shorter ones were worse on text.
-_WITHOUT_BOUND = SquaredError, SquaredHinge, SquaredEpsilonInsensitive
 
 
 class StepRule(NamedTuple):
@@ -59,6 +52,10 @@ class StepRule(NamedTuple):
         Steps of a pass.
     period : int
         Steps from one exchange to the next; the last step of a pass has one as well.
+    is_bounded : bool
+        Whether no step goes beyond the least loss of its batch on its line.
+    center : ndarray of shape (n_features,) or None
+        Means about which features are taken, in steps with that bound alone.
     """
 
     params: ButterflyParams
@@ -68,6 +65,8 @@ class StepRule(NamedTuple):
     n_nonzero: float = math.inf
     n_steps: int = 1
     period: int = 1
+    is_bounded: bool = False
+    center: np.ndarray | None = None
 
     def is_mixed(self, number: int) -> bool:
         """Whether an exchange follows a step, of those of a pass, from 0."""
@@ -104,18 +103,53 @@ class StepRule(NamedTuple):
         weights, preconditioner = state.weights, state.preconditioner
         step_size = state.eta / math.sqrt(state.t)
         slopes = [self.slopes(weights, piece) for piece in batch]
+        self.descend(weights, batch, slopes, step_size, preconditioner)
+        before = None if self.center is None else weights[:-1].copy()
+        shrink(weights, step_size * self.params.alpha, preconditioner)
+        if self.center is not None:  # the intercept of the features less their means
+            weights[-1] += self.center.astype(weights.dtype) @ (before - weights[:-1])
+        if self.is_projected:
+            project(weights, self.radius)
+
+    def descend(
+        self,
+        weights: np.ndarray,
+        batch: Sequence[Piece],
+        slopes: Sequence[np.ndarray],
+        step_size: float,
+        preconditioner: np.ndarray | None,
+    ) -> None:
+        """Follow the gradient of a batch with these :meth:`slopes`, in place."""
+        params, scale = self.params, self.gradient_scale
+        if self.is_bounded:
+            weights += bounded_change(
+                weights,
+                batch,
+                slopes,
+                step_size,
+                scale,
+                preconditioner,
+                self.center,
+                params,
+                self._most_weight,
+            )
+            return
         for piece, piece_slopes in zip(batch, slopes, strict=True):
             descend(
                 weights,
                 piece.X,
                 piece_slopes,
-                step_size * self.gradient_scale,
+                step_size * scale,
                 preconditioner,
-                fit_intercept=self.params.fit_intercept,
+                fit_intercept=params.fit_intercept,
             )
-        shrink(weights, step_size * self.params.alpha, preconditioner)
-        if self.is_projected:
-            project(weights, self.radius)
+
+    @property
+    def _most_weight(self) -> np.ndarray | float:
+        """What the weight of a row is multiplied by at most, in each problem."""
+        if self.positive_weight is None:
+            return 1.0
+        return np.maximum(1.0, self.positive_weight)
 
     def after(self, state: RankState, weights: np.ndarray) -> RankState:
         """The state after a step that has ended with these weights."""
@@ -139,6 +173,7 @@ def make_rule(
     n_steps: int,
     most_nonzero: float,
     period: int = 1,
+    center: np.ndarray | None = None,
 ) -> StepRule:
     """The rule of a rank whose pass has `n_steps` steps.
 
@@ -164,6 +199,8 @@ def make_rule(
         n_nonzero=most_nonzero / n_steps,
         n_steps=n_steps,
         period=period,
+        is_bounded=has_bounds(params),
+        center=center,
     )
 
 
@@ -216,7 +253,7 @@ def run_steps(
     return state.after_steps(state.weights, state.weights if agree else None)
 
 
-def sum_moments(group: Group, problem: Problem) -> Moments:
+def sum_moments(group: Group, problem: Problem, *, is_dense: bool = False) -> Moments:
     """Moments of the features over the rows of all ranks; a collective call.
 
     Parameters
@@ -225,15 +262,30 @@ def sum_moments(group: Group, problem: Problem) -> Moments:
         This rank.
     problem : Problem
         The rows.
+    is_dense : bool, default=False
+        Whether sums of the features are among them; the same on all ranks.
 
     Returns
     -------
     moments : Moments
     """
-    sums = np.zeros((2, problem.shard.n_features))
+    sums = np.zeros((2 + is_dense, problem.shard.n_features))
     for block in problem.shard.read():
-        feature_moments(block.X, block.sample_weight, sums)
+        feature_moments(block.X, block.sample_weight, sums[:2])
+        if is_dense:
+            sums[2] += feature_sums(block.X, block.sample_weight)
     return Moments(allreduce(group, sums), problem.total_weight)
+
+
+def add_moments(moments: Moments, latest: Moments) -> Moments:
+    """Moments of all rows so far, from those before and those of the latest."""
+    n_rows = max(len(moments.sums), len(latest.sums))
+    # Sparse rows have no sums of their features.
+    before, after = (
+        np.pad(sums, ((0, n_rows - len(sums)), (0, 0)))
+        for sums in (moments.sums, latest.sums)
+    )
+    return Moments(before + after, moments.total + latest.total)
 
 
 def not_below(moments: Moments, latest: Moments) -> Moments:
@@ -242,7 +294,7 @@ def not_below(moments: Moments, latest: Moments) -> Moments:
     The mean over all rows lags behind a stream whose scale grows, and steps by it would
     be too long for the rows that they are made on.
     """
-    counts, squares = moments.sums
+    counts, squares, *_ = moments.sums
     means = np.zeros_like(squares)
     np.divide(latest.sums[1], latest.sums[0], out=means, where=latest.sums[0] > 0)
     squares = np.maximum(squares, counts * means)
@@ -257,31 +309,10 @@ def make_preconditioner(
         return None
     # Where squares leave the range of the type, the model does, and is refused later.
     with np.errstate(over="ignore"):
-        diagonal = preconditioner_diagonal(*moments, params.preconditioner, size)
+        diagonal = preconditioner_diagonal(
+            moments.sums[:2], moments.total, params.preconditioner, size
+        )
         return diagonal.astype(problem.dtype)
-
-
-def longest_step(
-    latest: Moments, preconditioner: np.ndarray, params: ButterflyParams, size: int
-) -> float:
-    """About the longest step that does not overshoot on a batch of the latest rows.
-
-    The preconditioner goes by the curvature on all rows, and a few have more: the
-    largest eigenvalue on `size` independent rows is about the square of the sum of its
-    root and that of the trace over `size`. The trace itself is a bound.
-    """
-    loss = make_loss(params.loss)
-    if not isinstance(loss, _WITHOUT_BOUND):
-        return math.inf
-    # The mean squares of features, times the preconditioner; the intercept has a 1.
-    trace = float(latest.sums[1] @ preconditioner) / latest.total + params.fit_intercept
-    largest = 1.0  # of a feature, but for "frequency", which leaves scales alone
-    if params.preconditioner == "frequency":
-        products = latest.sums[1] * preconditioner
-        largest = max(largest, float(products.max(initial=0.0)) / latest.total)
-    on_batch = min(trace, (math.sqrt(largest) + math.sqrt(trace / size)) ** 2)
-    curvature = loss.smoothness * on_batch
-    return 1 / curvature if curvature > 0 else math.inf
 
 
 def largest_rank(group: Group, problem: Problem) -> tuple[int, float]:

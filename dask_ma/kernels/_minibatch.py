@@ -230,6 +230,26 @@ def feature_moments(
     return moments
 
 
+def feature_sums(X: Any, sample_weight: np.ndarray | None) -> np.ndarray:
+    """Sum of each feature over rows.
+
+    Parameters
+    ----------
+    X : ndarray, csr_matrix or csr_array of shape (n_samples, n_features)
+        Rows.
+    sample_weight : ndarray of shape (n_samples,) or None
+        Weights of the rows; None weighs each by 1.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_features,)
+    """
+    weight = np.ones(X.shape[0]) if sample_weight is None else sample_weight
+    if sparse.issparse(X):
+        return transposed(X) @ weight.astype(np.float64)
+    return np.einsum("i,ij->j", weight, X, dtype=np.float64)
+
+
 def _add_sparse_moments(moments: np.ndarray, X: Any, weight: np.ndarray | None) -> None:
     """Moments of the features of sparse rows, some elements at a time."""
     for first, last in _runs_of_rows(X.indptr, _SPARSE_AT_ONCE):

@@ -424,7 +424,7 @@ def test_partial_fit_counts_the_rows_of_all_calls(binary, preconditioner):
     parts = ButterflySGDClassifier(preconditioner=preconditioner, n_ranks=2)
     for rows in (slice(0, 50), slice(50, 120)):
         parts.partial_fit(X[rows], y[rows], classes=[0, 1])
-    counts = (X != 0).sum(axis=0), (X**2).sum(axis=0)
+    counts = (X != 0).sum(axis=0), (X**2).sum(axis=0), X.sum(axis=0)
     np.testing.assert_allclose(parts.moments_.sums, counts)
     assert parts.moments_.total == 120
     # With all moments known, rows that tell nothing new are weighed by all of them.

@@ -5,7 +5,7 @@ import pytest
 from scipy import sparse
 
 from dask_ma import ButterflySGDClassifier
-from dask_ma.butterfly import _lazy_steps
+from dask_ma.butterfly import _lazy_steps, _steps
 from dask_ma.butterfly._changes import scale_rows
 from dask_ma.butterfly._decay import Decay, decay_range
 
@@ -108,13 +108,13 @@ def test_a_batch_makes_no_gradient_where_rows_may_be_named_twice(
     X = sparse.csr_matrix((values, places, ends), shape=(200, 5000))
     X.sum_duplicates()
     calls = []
-    descend = _lazy_steps.descend
+    descend = _steps.descend
 
     def noted(*args, **others):
         calls.append(args)
         descend(*args, **others)
 
-    monkeypatch.setattr(_lazy_steps, "descend", noted)
+    monkeypatch.setattr(_steps, "descend", noted)
     model = ButterflySGDClassifier(
         batch_size=10, max_iter=1, tol=None, random_state=0, n_ranks=1, refine=None
     )

@@ -80,18 +80,10 @@ def test_the_length_of_later_steps_is_left_alone():
     assert model.history_[-1]["eta"] == 1
 
 
-def test_partial_fit_says_that_steps_are_too_long():
-    """Features far from zero are as good as one feature of a large curvature."""
-    X = np.random.default_rng(0).normal(size=(400, 50)) + 10
-    model = ButterflySGDRegressor(random_state=0, n_ranks=1)
-    with pytest.warns(UserWarning, match="the objective has risen from .* scale them"):
-        model.partial_fit(X, X[:, 0])
-
-
 def test_so_does_a_fit_that_takes_nothing_back(raw):
     params = {"learning_rate": "invscaling", "refine": None, "max_iter": 1, "tol": None}
     model = ButterflySGDRegressor(**params, random_state=0, n_ranks=1)
-    with pytest.warns(UserWarning, match="the objective has risen"):
+    with pytest.warns(UserWarning, match="the objective has risen from .* scale them"):
         model.fit(*raw)
 
 

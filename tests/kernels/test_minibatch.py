@@ -9,6 +9,7 @@ from dask_ma.kernels import (
     batch_slopes,
     descend,
     feature_moments,
+    feature_sums,
     loss_values,
     preconditioner_diagonal,
     project,
@@ -274,6 +275,17 @@ def diagonal_by_hand(X, s, kind, batch_size):
             1 / frequency if kind == "frequency" else 1 / frequency / square
         )
     return expected
+
+
+@pytest.mark.parametrize("container", ["dense", "csr"])
+def test_sums_of_features(container):
+    rng = np.random.default_rng(0)
+    X, s = rng.normal(size=(30, 4)).astype(np.float32), rng.random(30)
+    rows = X if container == "dense" else sparse.csr_array(X)
+    exact = X.astype(np.float64)
+    np.testing.assert_allclose(feature_sums(rows, None), exact.sum(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(feature_sums(rows, s), s @ exact, rtol=1e-12)
+    assert feature_sums(rows, None).dtype == np.float64
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 100])
