@@ -8,7 +8,7 @@ from scipy import optimize, sparse
 from sklearn.exceptions import ConvergenceWarning
 
 from dask_ma import MASGDClassifier, MASGDRegressor
-from dask_ma.linear.refine import _run, _search
+from dask_ma.linear.refine import _rules, _run
 from dask_ma.linear.refine._coordinates import choose_active, count_active
 from dask_ma.linear.refine._lbfgs import LBFGS
 from dask_ma.linear.refine._share import Share
@@ -85,9 +85,9 @@ def test_too_many_active_columns_are_left_to_lbfgs(text, most, monkeypatch):
     """Whether they are from the first or become so on the way."""
     X, y = text
     target = X @ np.where(np.arange(N_FEATURES) % 7 == 0, 1.0, 0.0)
-    monkeypatch.setattr(_search, "_MOST_WEIGHTS", most)
-    monkeypatch.setattr(_search, "_PATIENCE", 3)
-    monkeypatch.setattr(_search, "_ROOM", 1.0)
+    monkeypatch.setattr(_rules, "_MOST_WEIGHTS", most)
+    monkeypatch.setattr(_rules, "_PATIENCE", 3)
+    monkeypatch.setattr(_rules, "_ROOM", 1.0)
     # From zero: the first columns are few, and those of the optimum are not.
     start = np.zeros(N_FEATURES)
     model = MASGDRegressor(

@@ -9,7 +9,7 @@ from scipy import sparse
 from scipy.optimize import minimize
 
 from dask_ma import ButterflySGDClassifier, MASGDClassifier
-from dask_ma.linear.refine import _run, _search
+from dask_ma.linear.refine import _rules, _run
 from dask_ma.linear.refine._coordinates import Found, choose_active
 from dask_ma.linear.refine._lbfgs import LBFGS, SharedLBFGS
 from dask_ma.linear.refine._share import Share, Slice
@@ -181,18 +181,18 @@ def test_newtons_method_takes_over(shared, multi, monkeypatch):
     X, y = multi
     X = np.column_stack([X, np.random.default_rng(0).normal(size=(len(X), 20))])
     best = MASGDClassifier(**{**params, "refine": "newton"}).fit(X, y)
-    monkeypatch.setattr(_search, "_MOST_WEIGHTS", 20)
-    monkeypatch.setattr(_search, "_PATIENCE", 3)
-    monkeypatch.setattr(_search, "_ROOM", 1.0)
+    monkeypatch.setattr(_rules, "_MOST_WEIGHTS", 20)
+    monkeypatch.setattr(_rules, "_PATIENCE", 3)
+    monkeypatch.setattr(_rules, "_ROOM", 1.0)
     widths = []
-    original = _search.Rules.columns
+    original = _rules.Rules.columns
 
     def columns(self, tracks):
         found = original(self, tracks)
         widths.append(found.shape[1])
         return found
 
-    monkeypatch.setattr(_search.Rules, "columns", columns)
+    monkeypatch.setattr(_rules.Rules, "columns", columns)
     ours = MASGDClassifier(**params).fit(X, y)
     assert widths[0] == 0 < max(widths) < X.shape[1]
     expected = best.history_[-1]["objective"]

@@ -8,7 +8,7 @@ from typing import Any
 from dask_ma.kernels import make_loss
 from dask_ma.linear._model import RefineParams
 from dask_ma.linear.refine._few_rows import few_rows_round
-from dask_ma.linear.refine._search import most_weights
+from dask_ma.linear.refine._rules import most_weights
 from dask_ma.supervised._problem import Problem
 
 # Problems, one for each class, from which a pass of SGD takes more than a round of
