@@ -94,10 +94,10 @@ def test_a_floor_goes_by_the_intercept_that_is_known_now():
     """What a step far from the intercept of the optimum tells holds no more there."""
     floor = Floor(1.0)
     # The logistic loss of 20 times as many rows of one class, at an intercept of 0.
-    assert floor.raised(0.693, 0.45, 0.0) == pytest.approx(0.693 - 0.45)
+    assert floor.raised(0.693, 0.45, 0.0, 0.0) == pytest.approx(0.693 - 0.45)
     optimum = 0.19
     for intercept, lowest, slope in ((-2.0, 0.25, 0.07), (-3.0, optimum, 0.0)):
-        assert floor.raised(lowest, slope, intercept) <= optimum
+        assert floor.raised(lowest, slope, intercept, intercept) <= optimum
 
 
 @pytest.mark.parametrize("loss", ["log_loss", "modified_huber"])
@@ -135,7 +135,7 @@ def test_a_search_begins_anew_where_its_bound_says_that_much_is_left(is_warm):
         track.note(found)
         track.update(found, 1e-3)
 
-    tell(1.0, 0.5)
+    tell(1.0, 0.9)
     assert track.excess > 1e-3
     assert (track.trial == 0).all() == is_warm
     if is_warm:

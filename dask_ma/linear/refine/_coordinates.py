@@ -168,7 +168,7 @@ class Coordinates:
         self.reach = spread if reach is None else reach
         self._knows_reach = fit_intercept and reach is not None
         self.level = level
-        self.usual = np.inf
+        self.usual = self.constant = np.inf
         centre = mean if fit_intercept else np.zeros_like(mean)
         variance = mean_square - centre**2
         variance[variance <= ROUNDING * mean_square] = 0.0

@@ -12,6 +12,7 @@ from dask_ma.engine import Adder, RoundLog, Work
 from dask_ma.kernels import DescentSums, descent_sums, moment_sums
 from dask_ma.linear._model import LinearModel, RefineParams
 from dask_ma.linear._start import reach_of
+from dask_ma.linear.refine._constant import constant_objective
 from dask_ma.linear.refine._coordinates import (
     ROUNDING,
     Coordinates,
@@ -128,6 +129,10 @@ class Rows:
                     y = block.y[:, np.newaxis]
                     targets += moment_sums(y, block.sample_weight)[:, 0]
         self._n_passes += 1
+        constant = constant_objective(self._params, self._problem)
+        if has_constant := math.isfinite(constant):
+            # Processors round it in their own ways, and have the same sum of parts.
+            targets[0] = constant * self._problem.weight / self._problem.total_weight
         sums, targets = self._add_up([sums, targets])
         mean, mean_square = sums / self._problem.total_weight
         level, spread, reach, has_spread = 0.0, 1.0, None, False
@@ -138,7 +143,7 @@ class Rows:
             has_spread = variance > ROUNDING * second
             spread = math.sqrt(variance) or 1.0
             reach = self._reach(spread)
-        return Coordinates(
+        coordinates = Coordinates(
             mean,
             mean_square,
             self.penalty,
@@ -149,6 +154,9 @@ class Rows:
             has_spread=has_spread,
             reach=reach,
         )
+        if has_constant:
+            coordinates.constant = float(targets[0])
+        return coordinates
 
     def _reach(self, spread: float) -> float | None:
         """How far from the mean of the targets the best one value may be, if known."""

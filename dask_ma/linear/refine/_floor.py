@@ -18,8 +18,8 @@ class Floor:
     """What no model is below, by the best of the bounds so far.
 
     A bound goes by the intercept where it was found; how far that was from the optimum
-    is known better later on. Of all bounds the best ones at the present intercept are
-    kept, since each round looks at all that are.
+    is known better later on, by that of the best model. Of all bounds the best ones
+    there are kept, since each round looks at all that are.
 
     Parameters
     ----------
@@ -31,17 +31,21 @@ class Floor:
         self._reach = reach
         self._bounds: list[tuple[float, float]] = []
 
-    def raised(self, lowest: float, slope: float, intercept: float) -> float:
+    def raised(
+        self, lowest: float, slope: float, intercept: float, best: float
+    ) -> float:
         """The floor, with a bound more.
 
         Parameters
         ----------
         lowest : float
-            What no model with the present intercept is below.
+            What no model with the intercept is below.
         slope : float
             Derivative by the intercept there.
         intercept : float
-            The present one.
+            Where that was found.
+        best : float
+            The one of the best model so far.
 
         Returns
         -------
@@ -49,8 +53,7 @@ class Floor:
         """
         self._bounds.append((lowest - slope * intercept, slope))
         values = [
-            b + s * intercept - intercept_rest(s, intercept, self._reach)
-            for b, s in self._bounds
+            b + s * best - intercept_rest(s, best, self._reach) for b, s in self._bounds
         ]
         if len(values) > _KEPT:
             self._bounds.pop(values.index(min(values)))

@@ -40,9 +40,12 @@ _SHARE = 0.4  # of the tolerance, that a width may cost
 # jump, and from large weights of rows far out, whose loss has no curvature there but a
 # lot near the optimum; it takes that for the end.
 _LOOSENESS = 1 / 30
-# A search that is at its end but for this, or that so many steps have left more than a
-# part of the objective of, begins again from zero, where no weight is too large.
-_CRAWLING, _FAR = 200, 0.25
+# A search that is at its end but for a bound that leaves more than a part of the
+# objective begins again from zero, where no weight is too large; with less it soon is.
+# So does one that crawls: each step of the last half of so many has gained less than
+# another part, and no bound is above zero, or, after more steps of a smooth loss, the
+# bound leaves more than the first part.
+_CRAWLING, _SMOOTH_CRAWLING, _SLOW, _FAR = 30, 100, 1 / 500, 0.25
 
 
 class Track:
@@ -103,7 +106,9 @@ class Track:
         self.objective = self.excess = np.inf
         self._floor = Floor(coordinates.reach)
         self._may_begin_anew, self._is_anew = is_warm, False
-        self._n_steps = 0
+        self._best_end = 0.0  # the intercept at the best point
+        self._is_poor = False
+        self._lowest: list[float] = []  # objectives of the best points so far
         self.is_stuck = False
         self._rule = rule
         self._coordinates = coordinates
@@ -148,6 +153,10 @@ class Track:
         """Have another method go on from the last point."""
         self._rule = rule
         self.trial, self._at, self._n_refused = self._point, None, 0
+
+    def leave(self) -> None:
+        """Take the start for one that zero is better than."""
+        self._is_poor = not self._rule.knows_curvature
 
     def note(self, found: Found) -> None:
         """Take note of the objective at the trial."""
@@ -208,35 +217,55 @@ class Track:
         rounding = _ROUNDING * abs(found.objective)
         gap = found.gap if found.gap > rounding else 0.0
         guess = self._rule.left(along)
-        left = min(max(guess, self._least_left(bound, gap)), bound, paid)
+        least = _LOOSENESS * bound if self._goes_by(bound, gap) else 0.0
+        left = min(max(guess, least), bound, paid)
         self._n_refused, self._length = 0, 1.0
-        self._n_steps += 1
         cannot_fall = self._predicted >= -rounding
         if cannot_fall:
             left, self.is_stuck = 0.0, not gap
         over = found.objective - self.objective
+        most_left = self.objective - self._raise_floor(found, own, slope, end)
         # Before a search that began with a rounder loss, or from zero, has come back to
-        # the best model, it knows little of what that one could gain.
+        # the best model, it knows little of what that one could gain. Far from the
+        # optimum a part of a bound may be much less than is left.
         knows_little = gap < over and (gap > 0 or self._is_anew)
-        certain = bound if knows_little else left
-        floor = self._floor.raised(found.objective - found.gap - own, slope, end)
-        excess = min(certain + gap - over, self.objective - floor)
+        size = abs(self.objective)
+        is_far = most_left >= (size if gap else _FAR * size)
+        is_blind = is_far and self._goes_by(bound, gap)
+        certain = np.inf if knows_little or (is_blind and not cannot_fall) else left
+        excess = min(certain + gap - over, most_left)
         self.excess = max(0.0, excess)
-        is_doubtful = guess <= tolerance < self.excess and not gap
-        crawls = self._n_steps >= _CRAWLING and bound > _FAR * self.objective
-        if self._may_begin_anew and (is_doubtful or (crawls and np.isfinite(bound))):
+        is_doubtful = guess <= tolerance < self.excess and is_far and not gap
+        self._lowest.append(self.objective)
+        n_steps = _CRAWLING if most_left >= size else _SMOOTH_CRAWLING
+        crawls = is_blind and self._has_slowed(n_steps)
+        if self._may_begin_anew and (is_doubtful or crawls or self._is_poor):
             self._begin_anew()
         elif gap > _SHARE * tolerance and left <= max(gap, 0.5 * tolerance):
             self._narrow(gap, tolerance)
         elif cannot_fall and self.excess > tolerance:
             self._give_up()
 
-    def _least_left(self, bound: float, gap: float) -> float:
-        """What is left at least, by a bound of it."""
+    def _raise_floor(self, found: Found, own: float, slope: float, end: float) -> float:
+        """What no model is below, with a bound more, which intercepts come besides."""
+        if found.objective <= self.objective:
+            self._best_end = end
+        lowest = found.objective - found.gap - own
+        floor = self._floor.raised(lowest, slope, end, self._best_end)
+        return max(floor, 0.0) if self._is_positive else floor
+
+    def _goes_by(self, bound: float, gap: float) -> bool:
+        """Whether what is left is no less than a part of a bound of it."""
         is_rough = gap > 0 or self._coordinates.penalty.l2 > 0
-        if self._rule.knows_curvature or not (is_rough and np.isfinite(bound)):
-            return 0.0
-        return _LOOSENESS * bound
+        return not self._rule.knows_curvature and is_rough and bool(np.isfinite(bound))
+
+    def _has_slowed(self, n_steps: int) -> bool:
+        """Whether the last half of so many steps, or more, has gained little."""
+        half = len(self._lowest) // 2
+        if len(self._lowest) < n_steps:
+            return False
+        gain = self._lowest[-1 - half] - self.objective
+        return gain < _SLOW * half * abs(self.objective)
 
     def _begin_anew(self) -> None:
         """Begin from zero, or the mean of targets that are values, once."""
@@ -334,6 +363,7 @@ class Search:
         is_warm: bool,
     ) -> None:
         self._params, self._usual = params, coordinates.usual
+        self._constant = coordinates.constant
         has_curvature = make_loss(params.loss).has_curvature
         is_free = params.refine == "auto" and has_curvature
         self._rules = Rules(coordinates, len(points), method, share, is_free=is_free)
@@ -383,6 +413,9 @@ class Search:
         mean = float(np.mean([track.objective for track in self._tracks]))
         if self._start is None:
             self._start = mean
+            if mean >= self._constant:
+                for track in asked:
+                    track.leave()
         # A loss may be negative: relative is then to the size of the objective.
         part = min(abs(mean), self._usual)
         size = max(part, ZERO * abs(self._start))
