@@ -6,7 +6,7 @@ from scipy import sparse
 
 from dask_ma import SchMPLogisticRegression
 from dask_ma.kernels import log_loss_of, softmax, softmax_hessian
-from dask_ma.schmp.l1 import _blocks, _hessian, _product_steps, _search
+from dask_ma.schmp.l1 import _agent, _blocks, _hessian, _product_steps, _search
 from dask_ma.schmp.l1._blocks import Blocks
 from dask_ma.schmp.l1._curvature import RowCurvature, make_curvature
 from dask_ma.schmp.l1._losses import WeightedLoss
@@ -353,6 +353,7 @@ def test_labels_take_no_second_derivatives_away(share):
 def test_steps_back_from_far_off_are_few(monkeypatch):
     """Where rows are wrong by far, a step is of use only with more curvature there."""
     monkeypatch.setattr(_product_steps, "_FEWEST", 0)
+    monkeypatch.setattr(_agent, "without_poor_start", lambda _, params: params)
     X, y = make_rows(120, 40, 5, density=0.1)
     lengths, take_length = [], _product_steps.ProductSteps.take_length
 
@@ -372,6 +373,25 @@ def test_steps_back_from_far_off_are_few(monkeypatch):
         counts.append(len(lengths))
     assert objectives[0] == pytest.approx(objectives[1], abs=2e-4 * np.log(5))
     assert counts[0] < 0.75 * counts[1]
+
+
+@pytest.mark.parametrize(("fewest", "n_ranks"), [(0, 2), (2000, 1)])
+def test_a_start_from_rows_of_another_scale(monkeypatch, fewest, n_ranks):
+    """Where all rows are wrong by far, no second derivative is left to step by."""
+    monkeypatch.setattr(_product_steps, "_FEWEST", fewest)
+    X, y = make_rows(150, 100, 8, density=0.05)
+    fit = SchMPLogisticRegression(1e-3, max_iter=20, n_ranks=n_ranks)
+    expected = fit.fit(100 * X, y).history_[-1]["objective"]
+    fit.fit(X, (y + 1) % 8).set_params(warm_start=True)
+    found = fit.fit(100 * X, y).history_[-1]["objective"]
+    assert found == pytest.approx(expected, abs=1e-3 * np.log(8))
+
+
+def test_a_start_that_is_better_than_none_is_taken():
+    X, y = make_rows(150, 60, 6, density=0.05)
+    fit = SchMPLogisticRegression(1e-3).fit(X, y)
+    n_rounds = fit.n_iter_
+    assert fit.set_params(warm_start=True).fit(1.01 * X, y).n_iter_ < n_rounds
 
 
 def test_products_go_on_while_they_lead_on(monkeypatch):

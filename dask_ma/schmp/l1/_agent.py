@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dask_ma.comm import Group, allreduce
+from dask_ma.comm import Group, allreduce, broadcast
 from dask_ma.data import Shard
 from dask_ma.engine import (
     Method,
@@ -81,11 +81,11 @@ class Rounds(Method):
     ) -> None:
         super().__init__(context)
         self._problem = problem
-        self._params = params
         with self.log.computing():
             data = lay_out(context.group, problem, params)
         self._objective = make_objective(data, problem, params)
         check_start(self._objective, params)
+        self._params = without_poor_start(self._objective, params)
         self.is_met = False  # before the first round that this run makes
         self._n_still = 0  # rounds in a row that have changed nothing
 
@@ -270,9 +270,7 @@ def make_solver(
     model = Sparse.empty(objective.n_outputs)
     begun = params.start if kept is None else kept.shared
     if begun is not None:
-        names = ("coordinates", "coef", "intercept")
-        # It must not be changed: ranks of one process have the same arrays.
-        model = Sparse(**{name: begun[name].copy() for name in names})
+        model = _model_of(begun)
         if kept is None and objective.centers:
             model.intercept = np.zeros(1)
     return WorkingSets(objective, model, log)
@@ -290,6 +288,26 @@ def check_start(objective: Objective, params: SchMPParams) -> None:
             "the model to start from has other features or classes than the data; "
             "set warm_start=False"
         )
+
+
+def without_poor_start(objective: Objective, params: SchMPParams) -> SchMPParams:
+    """Without a model to start from that is worse than none; a collective call.
+
+    Where rows are wrong by far, as those of another scale are, losses have next to no
+    second derivatives, and models of them end anywhere.
+    """
+    if params.start is None or objective.loss.is_quadratic:
+        return params
+    is_worse = not objective.value_of(_model_of(params.start)) <= objective.null
+    # Other processors may round the penalty otherwise.
+    is_worse = broadcast(objective.design.group, is_worse)
+    return replace(params, start=None) if is_worse else params
+
+
+def _model_of(kept: Mapping[str, Any]) -> Sparse:
+    """A model of its own: ranks of one process have the same arrays."""
+    names = ("coordinates", "coef", "intercept")
+    return Sparse(**{name: kept[name].copy() for name in names})
 
 
 def make_penalty(n_features: int, params: SchMPParams) -> Penalty:

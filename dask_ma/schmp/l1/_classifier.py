@@ -59,7 +59,8 @@ class SchMPLogisticRegression(LinearClassifierMixin, L1Estimator):
     feature_weights : array-like of shape (n_features,), default=None
         Weight of each feature in the penalty, not negative; None weights all alike.
     warm_start : bool, default=False
-        Whether `fit` starts from the model of the fit before.
+        Whether `fit` starts from the model of the fit before, unless that is worse on
+        the rows than a model without coefficients.
     schedule : {"working_set", "dynamic", "priority", "random", "cyclic"} or an \
             object of :mod:`dask_ma.schmp.schedules`, default="working_set"
         Which coefficients are updated next. "working_set": those that violate

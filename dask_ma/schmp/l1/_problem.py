@@ -230,6 +230,13 @@ class Objective:
         self.margins += model.intercept
         self.settle_intercept(model)
 
+    def value_of(self, model: Sparse) -> float:
+        """Objective of a model, which is set; a collective call."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.set_model(model)
+            value = float(self._sum([self.loss.value(self.margins)])[0])
+        return value + self.penalty.of(model.coordinates // self.n_outputs, model.coef)
+
     def change(self, coordinates: np.ndarray, coef: np.ndarray) -> np.ndarray:
         """What coefficients add to the margins, of shape (n_rows, n_outputs)."""
         features, places = np.unique(coordinates // self.n_outputs, return_inverse=True)
