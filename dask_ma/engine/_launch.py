@@ -14,12 +14,13 @@ from distributed.protocol import pickle
 
 from dask_ma import _config
 from dask_ma.comm import LocalGroup, ensure_plugin
+from dask_ma.engine._causes import order_of
 from dask_ma.engine._context import Listener, RankContext, tell
 from dask_ma.engine._monitor import RunMonitor
 from dask_ma.engine._process import kept_memory, limited_blas
 from dask_ma.engine._run import Agent, Run, run_rank
 from dask_ma.engine.recovery._identity import FitInfo, Trail, note_ended
-from dask_ma.exceptions import FitFailedError, GroupClosedError
+from dask_ma.exceptions import GroupClosedError
 
 logger = logging.getLogger("dask_ma.engine")
 
@@ -236,8 +237,5 @@ def _nbytes(params: Any) -> int:
 def raise_first(errors: Sequence[BaseException | None]) -> None:
     """Raise the cause: the error of the lowest rank that is not a consequence."""
     found = [error for error in errors if error is not None]
-    causes = [error for error in found if not isinstance(error, GroupClosedError)]
-    own = [error for error in causes if not isinstance(error, FitFailedError)]
-    for candidates in (own, causes, found):
-        if candidates:
-            raise candidates[0]
+    if found:
+        raise min(found, key=order_of)

@@ -17,6 +17,7 @@ from distributed.comm import CommClosedError
 from dask_ma import _config
 from dask_ma.comm import close_run, open_ranks
 from dask_ma.data import scheduler_workers
+from dask_ma.engine._causes import TaskLostError, order_of
 from dask_ma.engine._context import Listener, Model, Record, tell
 from dask_ma.engine._departures import Departures
 from dask_ma.engine._events import answer, fetch_model, subscriptions
@@ -392,18 +393,20 @@ class RunMonitor:
 
     def _fail(self) -> None:
         """End the other ranks and raise the error that started it all."""
-        self._abort(f"another rank of {self._run.name} failed")
-        self._check_workers()
+        self._close(f"another rank of {self._run.name} failed")
+        # Before ranks are cancelled here, which says nothing of what has gone wrong.
         errors = {
             rank: self._error_of(rank, future)
             for rank, future in enumerate(self._futures)
             if future.status in _FAILED
         }
+        self._cancel()
+        self._check_workers()
         if not errors:  # lost in the meantime
             raise FitFailedError(
                 f"a task of the fit of {self._run.name} has gone, with its worker"
             )
-        rank = min(errors, key=lambda r: (_is_consequence(errors[r]), r))
+        rank = min(errors, key=lambda r: (order_of(errors[r]), r))
         errors[rank].add_note(f"dask_ma: raised by {self._run.describe(rank)}")
         raise errors[rank]
 
@@ -413,7 +416,7 @@ class RunMonitor:
         if isinstance(error, KilledWorker):
             return self._lost([rank])
         if error is None or isinstance(error, FutureCancelledError):
-            return FitFailedError(
+            return TaskLostError(
                 f"the task of {self._run.describe(rank)} in the fit of "
                 f"{self._run.name} was cancelled, or the data it needs are no longer "
                 "on the cluster"
@@ -430,6 +433,11 @@ class RunMonitor:
         )
 
     def _abort(self, reason: str) -> None:
+        """Close the group on every worker, and cancel the ranks that do not end."""
+        self._close(reason)
+        self._cancel()
+
+    def _close(self, reason: str) -> None:
         """Close the group on every worker and wait a while for the ranks to end."""
         self._is_over = True
         timeout = _config.get_timeout("launch.abort-timeout")
@@ -443,6 +451,9 @@ class RunMonitor:
         caller.join(timeout)
         while self._waiting() and monotonic() < deadline:
             self._next_record(_SHORT_WAIT)
+
+    def _cancel(self) -> None:
+        """Take the ranks that have not ended off the cluster."""
         left = [future for future in self._futures if not future.done()]
         if left and self._client.status == "running":
             self._client.cancel(left, force=True)
@@ -471,10 +482,3 @@ def _end_run(run_id: str, reason: str) -> None:
     """Make the ranks of a run in this process stop; meant for ``client.run``."""
     close_run(run_id, reason)
     answer(run_id, None)
-
-
-def _is_consequence(error: BaseException) -> int:
-    """Order of errors: causes before what they led to on other ranks."""
-    if isinstance(error, GroupClosedError):
-        return 2
-    return int(isinstance(error, FitFailedError))

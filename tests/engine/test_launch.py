@@ -21,6 +21,7 @@ from dask_ma.exceptions import (
     FitFailedError,
     GroupClosedError,
     PeerLostError,
+    StaleRunError,
 )
 
 HERE = {"client": None, "addresses": None}
@@ -492,6 +493,8 @@ def test_a_task_that_the_user_cancels(process_client, tmp_path):
         ([GroupClosedError("a"), PeerLostError("b")], "b"),
         ([ValueError("a"), KeyError("b")], "a"),
         ([GroupClosedError("a"), GroupClosedError("b")], "a"),
+        ([StaleRunError("a"), PeerLostError("b")], "b"),
+        ([GroupClosedError("a"), StaleRunError("b")], "b"),
         ([FitFailedError("a"), KeyboardInterrupt("b")], "b"),
     ],
 )

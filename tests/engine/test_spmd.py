@@ -10,7 +10,7 @@ from distributed import Client, LocalCluster, get_client
 
 from dask_ma import run_spmd
 from dask_ma.comm import allreduce, barrier
-from dask_ma.exceptions import GroupClosedError
+from dask_ma.exceptions import CommTimeoutError, GroupClosedError
 
 
 def test_results_come_in_rank_order(any_client):
@@ -151,6 +151,32 @@ def test_the_cause_is_raised_and_not_what_it_led_to(any_client):
 
     with pytest.raises(ValueError, match="the cause"):
         run_spmd(program, client=any_client)
+
+
+def test_a_rank_that_has_to_be_cancelled_hides_no_cause(
+    process_client, configured, tmp_path
+):
+    """A lower one that does not listen; the cause says how an own wait has ended."""
+    started, over = tmp_path / "started", tmp_path / "over"
+
+    def program(group, started, over):
+        if group.rank == 0:
+            started.touch()
+            while not over.exists():  # as in a long call of a library
+                time.sleep(0.01)
+        elif group.rank == 1:
+            while not started.exists():
+                time.sleep(0.01)
+            raise CommTimeoutError("the cause")
+
+    with (
+        configured({"dask-ma.launch.abort-timeout": "200 ms"}),
+        pytest.raises(CommTimeoutError, match="the cause"),
+    ):
+        try:
+            run_spmd(program, started, over, client=process_client)
+        finally:
+            over.touch()
 
 
 def test_errors_on_all_ranks(any_client):
