@@ -322,9 +322,9 @@ class DaskGroup(Group):
         """Whether this rank's worker wants to close as soon as the rank has ended."""
         return registry.is_leaving(self._worker.address)
 
-    def heed_leaving(self) -> None:
-        """Have a worker that wants to close wait a while for this rank to end."""
-        registry.heed(self.run_id, self.rank)
+    def agree_on_leaving(self, *, heeds: bool) -> None:
+        """Have a worker that wants to close wait a while for this rank, or not."""
+        registry.agree(self.run_id, self.rank, heeds=heeds)
 
     def carrier_time(self) -> float:
         """Processor time of the worker's event loop; see :meth:`Group.carrier_time`."""

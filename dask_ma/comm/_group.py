@@ -308,8 +308,8 @@ class Group(ABC):
         """Whether this rank's worker wants to close as soon as the rank has ended."""
         return False
 
-    def heed_leaving(self) -> None:
-        """Have a worker that wants to close wait a while for this rank to end."""
+    def agree_on_leaving(self, *, heeds: bool) -> None:
+        """Have a worker that wants to close wait a while for this rank, or not."""
 
     def carrier_time(self) -> float:
         """Processor time of the thread that carries this process's messages.

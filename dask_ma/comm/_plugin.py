@@ -55,7 +55,8 @@ class RunRegistry:
         self._mailboxes: dict[tuple[str, int], tuple[Mailbox, str]] = {}
         self._closed: OrderedDict[tuple[str, int | None], BaseException] = OrderedDict()
         self._heeding: set[tuple[str, int]] = set()
-        self._heeded: OrderedDict[str, None] = OrderedDict()  # runs, for who asks late
+        # Runs whose ranks have looked, or never will; also for who asks late.
+        self._agreed: OrderedDict[str, bool] = OrderedDict()
         self._leaving: set[str] = set()
         #: Messages for ranks that have not started.
         self.waiting_room = WaitingRoom()
@@ -103,7 +104,7 @@ class RunRegistry:
             mailbox, _ = self._mailboxes.pop((run_id, rank), (None, ""))
             if (run_id, rank) in self._heeding:
                 self._heeding.remove((run_id, rank))
-                _remember(self._heeded, run_id, None)
+                _remember(self._agreed, run_id, True)
             _remember(self._closed, (run_id, rank), error)
         self.waiting_room.wake(run_id, rank)
         if mailbox is not None:
@@ -135,17 +136,20 @@ class RunRegistry:
         with self._changed:
             return (run_id, None) in self._closed
 
-    def heed(self, run_id: str, rank: int) -> None:
-        """Note that a rank ends after its round when its worker wants to close."""
+    def agree(self, run_id: str, rank: int, *, heeds: bool) -> None:
+        """Note whether a rank ends after its round when its worker wants to close."""
         with self._changed:
-            self._heeding.add((run_id, rank))
+            if heeds:
+                self._heeding.add((run_id, rank))
+            else:
+                _remember(self._agreed, run_id, False)
 
-    def has_heeded(self, run_id: str) -> bool:
-        """Whether a rank of a run here looks, or looked, for workers that close."""
+    def has_heeded(self, run_id: str) -> bool | None:
+        """Whether ranks of a run here look, or looked, for workers that close."""
         with self._changed:
-            return run_id in self._heeded or any(
-                run == run_id for run, _ in self._heeding
-            )
+            if any(run == run_id for run, _ in self._heeding):
+                return True
+            return self._agreed.get(run_id)
 
     def leave(self, owner: str) -> None:
         """Have the ranks on a worker that wants to close end after their round."""
@@ -316,11 +320,16 @@ def open_ranks(run_id: str) -> list[int]:
     return [rank for run, rank in registry.open_ranks() if run == run_id]
 
 
-def has_heeded(run_id: str) -> bool:
+def has_heeded(run_id: str) -> bool | None:
     """Whether ranks of a run end with a round where a worker wants to close.
 
     Meant for ``client.run``, also when they have ended: where rounds take milliseconds,
     all ranks may have ended before the client sees that the worker has gone.
+
+    Returns
+    -------
+    heeded : bool or None
+        None if no rank here has agreed on that with the others, as after a round.
     """
     return registry.has_heeded(run_id)
 

@@ -53,7 +53,7 @@ from dask_ma.engine.recovery._identity import (
     saved_as,
     this_session,
 )
-from dask_ma.engine.recovery._memory import forget_fit, newest_round
+from dask_ma.engine.recovery._memory import forget_fit, forget_rows, newest_round
 from dask_ma.engine.recovery._states import NotStartedError, RegroupError
 from dask_ma.exceptions import (
     CommTimeoutError,
@@ -366,8 +366,9 @@ class _Fit:
     def _count_loss(self, error: Exception, ended: Mapping[str, int]) -> None:
         """Give up a fit that has lost workers again and again without a new round."""
         if self.client is not None and self.addresses is not None:
-            there = sorted({*self.addresses} - self.lost)
-            answers = run_on(self.client, there, newest_round, self.fit_id)
+            there = sorted(self._find_left())  # others would be waited for in vain
+            ask = forget_rows if isinstance(error, RegroupError) else newest_round
+            answers = run_on(self.client, there, ask, self.fit_id)
             self.trail.note_round(max(answers.values(), default=0))
         self.losses.count(error, self.trail.newest_round, ended)
 

@@ -326,14 +326,23 @@ class RunMonitor:
 
     def _raise_if_lost(self, addresses: Collection[str], *, finished: bool) -> None:
         """Raise if ranks that are still needed were on workers that have gone."""
-        ranks = [
+        if ranks := self._needed(addresses, finished=finished):
+            raise self._lost(ranks)
+        if ranks := self._needed(self._leaving.early, finished=finished):
+            where = ", ".join(map(self._run.describe, ranks))
+            raise NotStartedError(
+                f"in the fit of {self._run.name} the workers of these have left before "
+                f"a round had ended: {where}"
+            )
+
+    def _needed(self, addresses: Collection[str], *, finished: bool) -> list[int]:
+        """Ranks on some workers, without those that have ended if `finished`."""
+        return [
             rank
             for rank, address in enumerate(self._run.addresses)
             if address in addresses
             and not (finished and self._futures[rank].status == "finished")
         ]
-        if ranks:
-            raise self._lost(ranks)
 
     def _raise_if_held_up(self, workers: dict[str, dict[str, Any]]) -> None:
         """Raise if workers that were paused meanwhile start no rank, and others may."""

@@ -11,7 +11,14 @@ import pytest
 from distributed import Client, LocalCluster
 from distributed.comm import CommClosedError
 
-from dask_ma.comm import _plugin, close_run, ensure_plugin, is_aborted, open_ranks
+from dask_ma.comm import (
+    _plugin,
+    close_run,
+    ensure_plugin,
+    has_heeded,
+    is_aborted,
+    open_ranks,
+)
 from dask_ma.comm._packing import Header
 from dask_ma.comm._plugin import CommPlugin, RunRegistry, put_message, registry
 from dask_ma.exceptions import (
@@ -154,6 +161,7 @@ def run_id():
             registry.close(run, rank)
     for key in [key for key in registry._closed if key[0] == "test-run"]:
         del registry._closed[key]
+    registry._agreed.pop("test-run", None)
 
 
 def test_a_message_waits_for_its_rank_to_start(run_id):
@@ -314,6 +322,18 @@ def test_a_worker_that_closes_takes_no_more_messages(run_id):
     asyncio.run(close())
     with pytest.raises(GroupClosedError, match="here:1 is closing"):
         mailbox.raise_if_closed()
+
+
+@pytest.mark.parametrize("heeds", [True, False])
+def test_what_ranks_have_agreed_on_can_be_asked_late(run_id, heeds):
+    registry.open(run_id, 0, "here:1")
+    assert has_heeded(run_id) is None
+    registry.agree(run_id, 0, heeds=heeds)
+    assert has_heeded(run_id) is heeds
+    assert registry.n_heeding("here:1") == heeds
+    registry.close(run_id, 0)
+    assert has_heeded(run_id) is heeds
+    assert registry.n_heeding("here:1") == 0
 
 
 def test_a_worker_that_leaves_ends_its_ranks(run_id):

@@ -14,6 +14,8 @@ from dask_ma.engine._lost_workers import (
     describe_memory,
     reassign,
 )
+from dask_ma.engine.recovery._memory import StateCopy, state_memory
+from dask_ma.engine.recovery._states import NotStartedError
 from dask_ma.exceptions import InsufficientMemoryError, PeerLostError
 
 
@@ -165,6 +167,22 @@ def test_each_attempt_spares_memory_after_such_a_loss(cluster, lose, monkeypatch
         assert fit.spares_memory == is_spared
         lose(fit, "tcp://c:1", ended=not is_spared)
     assert asked == [False, True]
+
+
+@pytest.mark.parametrize("error", [NotStartedError("left"), PeerLostError("gone")])
+def test_what_belongs_to_rows_goes_where_they_are_shared_out_anew(cluster, error):
+    """And only there: after a loss, ranks on other workers go on with theirs."""
+    fit = _Fit(job_of(np.zeros((4, 2))), cluster)
+    fit.addresses = [*cluster.nthreads()]
+    fit._note_workers(fit.addresses)
+    kept = StateCopy(3, 4, None, {"model": 1}, {"rows": 2}, [], 0, 0.0)
+    state_memory.put(fit.fit_id, 0, kept)
+    fit._count_loss(error, {})
+    _, found = state_memory.newest(fit.fit_id, 0)
+    state_memory.forget(fit.fit_id)
+    assert fit.trail.newest_round == 3
+    assert found.shared == {"model": 1}
+    assert found.own == ({"rows": 2} if isinstance(error, PeerLostError) else {})
 
 
 def test_losses_for_want_of_memory_end_a_fit(configured):

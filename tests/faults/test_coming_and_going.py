@@ -20,6 +20,7 @@ from dask_ma.data import _collections
 from dask_ma.engine import _fit
 from dask_ma.engine._monitor import RunMonitor
 from dask_ma.exceptions import (
+    FitFailedError,
     NoWorkersError,
     PeerLostError,
     RoundsLostWarning,
@@ -99,8 +100,9 @@ def client(nanny_cluster, assert_usable):
 def at_round(monkeypatch, tmp_path):
     """``at_round(number, strike, rank=0)``: a rank calls `strike` after a round, once.
 
-    `strike` is a function without arguments that is pickled by value; other ranks wait
-    there for as long as it takes.
+    With number 0 it does so before the first one, when all ranks have begun. `strike`
+    is a function without arguments that is pickled by value; other ranks wait there for
+    as long as it takes.
     """
 
     strikes = []
@@ -117,19 +119,26 @@ def _striking(strikes):
     """The agent of model averaging, with something happening after some rounds."""
 
     def agent(context, arguments, params):
+        from dask_ma.comm import barrier
         from dask_ma.ma.sgd import _agent
 
         keep = context.save_state
 
-        def striking_keep(n_rounds, *args, **kwargs):
-            keep(n_rounds, *args, **kwargs)
+        def strike_after(n_rounds):
             for number, strike, rank, mark in strikes:
                 hit = n_rounds == number and context.group.rank == rank
                 if hit and not mark.exists():
                     mark.touch()
                     strike()
 
+        def striking_keep(n_rounds, *args, **kwargs):
+            keep(n_rounds, *args, **kwargs)
+            strike_after(n_rounds)
+
         context.save_state = striking_keep
+        if any(number == 0 for number, *_ in strikes):
+            barrier(context.group)
+            strike_after(0)
         return _agent.train(context, arguments, params)
 
     return agent
@@ -655,6 +664,86 @@ def test_a_worker_that_closes_gracefully(mortal, rows, at_round, caplog, kind, r
     assert_regrouped(model, caplog, 5)
 
 
+def wait_for_the_end():
+    """A function that comes back when its worker has closed."""
+
+    def strike():
+        import time
+
+        from distributed import Status, get_worker
+
+        deadline = time.monotonic() + 60
+        while get_worker().status is not Status.closed:
+            assert time.monotonic() < deadline, "the worker stays"
+            time.sleep(0.01)
+
+    return strike
+
+
+@pytest.mark.parametrize(
+    ("kind", "rank", "options"),
+    [
+        ("numpy", 0, ()),
+        ("numpy", 1, ("--lifetime", "1 hour")),
+        ("persisted", 1, ()),
+        ("lazy", 1, ()),
+        ("on disks", 1, ("--lifetime", "1 hour")),
+    ],
+)
+def test_a_worker_that_closes_in_the_first_round(
+    rows,
+    cluster_client,
+    bare_workers,
+    at_round,
+    caplog,
+    assert_clean,
+    kind,
+    rank,
+    options,
+):
+    """Nothing is lost, whatever cluster it is: all rows are shared out once more."""
+    at_round(0, leave_soon(wait_for_the_end()), rank=rank)
+    with (
+        cluster_client.as_current(),
+        bare_workers(cluster_client, 3, *options),
+        dask.config.set(
+            {
+                "dask-ma.recovery.wait": 0,
+                "dask-ma.on-worker-loss": "continue",
+                "dask-ma.data.persist": kind != "on disks",
+            }
+        ),
+        caplog.at_level(logging.INFO, "dask_ma.engine"),
+    ):
+        given = "lazy" if kind == "on disks" else kind
+        model = MASGDClassifier(**PARAMS).fit(*as_input(given, cluster_client, *rows))
+        assert_clean(cluster_client)
+    assert_regrouped(model, caplog, 0)
+
+
+def test_workers_that_close_again_and_again_in_the_first_round(mortal, rows, at_round):
+    """A fit that never comes to a round is given up."""
+    at_round(0, leave_soon(wait_for_the_end()), rank=1)
+    with (
+        dask.config.set({"dask-ma.recovery.max-restarts": 0}),
+        pytest.raises(FitFailedError, match="left before a round had ended") as caught,
+    ):
+        MASGDClassifier(**PARAMS).fit(*rows)
+    assert "gave up after 0 losses" in caught.value.__notes__[-1]
+
+
+def test_a_worker_that_is_killed_in_the_first_round(mortal, rows, at_round, caplog):
+    """It did not leave in order, and counts as lost."""
+    at_round(0, kill_self(), rank=1)
+    with (
+        dask.config.set({"dask-ma.on-worker-loss": "continue"}),
+        pytest.warns(RowsLostWarning, match="without 500 of 1500 rows"),
+    ):
+        model = MASGDClassifier(**PARAMS).fit(*rows)
+    assert "MASGDClassifier: lost" in caplog.text
+    assert model.history_[-1]["n_samples"] == 1000
+
+
 def test_a_worker_that_is_missed_by_its_signs_of_life(
     mortal, rows, at_round, caplog, monkeypatch
 ):
@@ -745,7 +834,7 @@ def test_a_worker_that_is_killed_while_it_closes(mortal, rows, at_round, caplog)
 
 @pytest.mark.parametrize("kind", ["numpy", "on disks"])
 def test_a_worker_that_closes_without_notice(
-    rows, cluster_client, bare_workers, at_round, assert_clean, kind
+    rows, cluster_client, bare_workers, at_round, caplog, assert_clean, kind
 ):
     """Where no lifetime is set, ranks do not ask each round; it counts as a loss."""
     at_round(4, leave_soon(), rank=1)
@@ -757,5 +846,6 @@ def test_a_worker_that_closes_without_notice(
         given = as_input("numpy" if kind == "numpy" else "lazy", cluster_client, *rows)
         model = MASGDClassifier(**PARAMS).fit(*given)
         assert_clean(cluster_client)
+    assert "MASGDClassifier: lost" in caplog.text
     assert [r["round"] for r in model.history_] == list(range(1, N_ROUNDS + 1))
     assert model.history_[-1]["n_samples"] == 1500

@@ -174,6 +174,18 @@ def forget_fit(fit_id: str) -> None:
     state_memory.forget(fit_id)
 
 
+def forget_rows(fit_id: str) -> int:
+    """Drop what belongs to single ranks' rows; meant for ``client.run``.
+
+    Returns
+    -------
+    number : int
+        That of :func:`newest_round`.
+    """
+    state_memory.forget_own(fit_id)
+    return newest_round(fit_id)
+
+
 def newest_round(fit_id: str) -> int:
     """Last round of a fit that this process has kept; meant for ``client.run``.
 

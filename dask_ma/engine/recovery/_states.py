@@ -53,7 +53,7 @@ class RegroupError(FitFailedError):
 
 
 class NotStartedError(RegroupError):
-    """Workers were paused before they had started their ranks."""
+    """Workers were paused, or have left, before their ranks had come to a round."""
 
 
 class StoppedError(FitFailedError):
@@ -354,8 +354,7 @@ class StateStore:
             return False
         if self._may_regroup is None:
             self._may_regroup = _any(group, fit_info.elastic or group.may_leave)
-            if self._may_regroup:
-                group.heed_leaving()
+            group.agree_on_leaving(heeds=self._may_regroup)
         if not self._may_regroup:
             return False
         is_asked = self._rank == 0 and self._run_id in _regroup_wanted
