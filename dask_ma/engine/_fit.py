@@ -40,6 +40,7 @@ from dask_ma.engine._lost_workers import (
     describe_memory,
     find_lost,
     have_left_files,
+    log_loss,
     reassign,
     wait_for_workers,
 )
@@ -339,13 +340,8 @@ class _Fit:
         self.lost.update(lost)
         ended = {a: n for a, n in self.memory.look(self.client).items() if a in lost}
         self._count_loss(error, {} if self._can_spare() else ended)
-        logger.warning(
-            "%s: lost %s; policy %r%s",
-            self.job.name,
-            ", ".join(lost),
-            self.policy,
-            f"; {describe_memory(ended)}" if ended else "",
-        )
+        is_placed = self.shards is not None
+        log_loss(self.client, self.job.name, lost, self.policy, ended, is_placed)
 
     def _can_spare(self) -> bool:
         """Whether the next attempt, unlike this one, has its rows on disks."""

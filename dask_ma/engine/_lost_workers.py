@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from time import monotonic, sleep
 from typing import Any
@@ -26,6 +27,8 @@ from dask_ma.exceptions import (
     NoWorkersError,
     PeerLostError,
 )
+
+logger = logging.getLogger("dask_ma.engine")
 
 #: What the loss of a worker may raise, on the client or on a rank.
 OF_LOSSES = (
@@ -197,6 +200,40 @@ def have_left_files(client: Client, shards: Partition, lost: Sequence[str]) -> b
         memory, it has moved to others, which look for the files in vain.
     """
     return shards.is_on_disks and any(has_retired(client, each) for each in lost)
+
+
+def log_loss(
+    client: Client,
+    name: str,
+    lost: Sequence[str],
+    policy: str,
+    ended: Mapping[str, int],
+    is_placed: bool,
+) -> None:
+    """Say which workers a fit has lost, and warn unless nothing is lost with them.
+
+    Parameters
+    ----------
+    client : Client
+        Client of the fit.
+    name : str
+        Name of the estimator.
+    lost : sequence of str
+        Addresses of the workers.
+    policy : str
+        What the fit does.
+    ended : dict of str to int
+        Bytes of those that were ended for want of memory.
+    is_placed : bool
+        Whether the rows were on the workers. Until then they are shared out anew, and
+        Dask has moved what retired workers had.
+    """
+    where = ", ".join(lost)
+    if not is_placed and all(has_retired(client, address) for address in lost):
+        logger.info("%s: shares out its rows anew, as %s left", name, where)
+        return
+    why = f"; {describe_memory(ended)}" if ended else ""
+    logger.warning("%s: lost %s; policy %r%s", name, where, policy, why)
 
 
 class MemoryLosses:

@@ -732,6 +732,39 @@ def test_workers_that_close_again_and_again_in_the_first_round(mortal, rows, at_
     assert "gave up after 0 losses" in caught.value.__notes__[-1]
 
 
+@pytest.mark.parametrize("is_in_order", [True, False])
+def test_a_worker_that_goes_while_rows_are_shared_out(
+    cluster_client, bare_workers, rows, monkeypatch, caplog, assert_clean, is_in_order
+):
+    """Nothing is lost with it if it leaves in order."""
+    partition, gone = _fit.partition, []
+
+    def partition_late(*args, client, addresses, **kwargs):
+        if not gone:
+            gone.append(addresses[0])
+            if is_in_order:
+                client.retire_workers(gone)
+            else:
+                client.run(os._exit, 1, workers=gone, on_error="ignore")
+            wait_until(lambda: gone[0] not in client.nthreads())
+            raise PeerLostError("a worker has gone", gone)
+        return partition(*args, client=client, addresses=addresses, **kwargs)
+
+    monkeypatch.setattr(_fit, "partition", partition_late)
+    with (
+        cluster_client.as_current(),
+        bare_workers(cluster_client, 3),
+        dask.config.set({"dask-ma.recovery.wait": 0}),
+        caplog.at_level(logging.INFO, "dask_ma.engine"),
+    ):
+        model = MASGDClassifier(**PARAMS).fit(*rows)
+        assert_clean(cluster_client)
+    said = [r.getMessage() for r in caplog.records if r.name == "dask_ma.engine"]
+    assert any(f"lost {gone[0]}" in text for text in said) is not is_in_order
+    assert any("shares out its rows anew" in text for text in said) is is_in_order
+    assert model.history_[-1]["n_samples"] == 1500
+
+
 def test_a_worker_that_is_killed_in_the_first_round(mortal, rows, at_round, caplog):
     """It did not leave in order, and counts as lost."""
     at_round(0, kill_self(), rank=1)
