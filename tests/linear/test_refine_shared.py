@@ -76,6 +76,9 @@ def walk(rule, share, part, l1):
         if step == 17:
             rule.restart()
             assert not rule.has_memory
+        if step == 23:  # the function is a sharper one
+            rule.sharpen()
+            assert rule.has_memory
         slopes = gradient + rng.normal(size=n_weights)
         one = Found(1.0, 1.0, 0.0, gradient[part], None, None)
         (along,) = share.sums(rule.direction(point[part], one, slopes[part]))

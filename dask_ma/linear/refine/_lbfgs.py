@@ -44,8 +44,14 @@ class LBFGS:
     caution = 0.0  # no second derivatives are asked for
 
     def restart(self) -> None:
-        """Forget what was learnt, since the function is another one now."""
+        """Forget what was learnt, since it does not lead on, or not from here."""
         self._pairs.clear()
+        self.sharpen()
+
+    def sharpen(self) -> None:
+        """Go on with a function that is less smooth, and alike over long steps."""
+        # What pairs know of it tells more than nothing: far weights of tf-idf are found
+        # in half of the steps. A pair with a gradient of each would tell of neither.
         self._last = None
         self._values.clear()
 
@@ -191,7 +197,7 @@ class SharedLBFGS(LBFGS):
         return bool(self._order)
 
     def restart(self) -> None:
-        """Forget what was learnt, since the function is another one now."""
+        """Forget what was learnt, since it does not lead on, or not from here."""
         super().restart()
         self._order.clear()
 

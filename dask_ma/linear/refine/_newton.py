@@ -51,6 +51,9 @@ class Newton:
     def restart(self) -> None:
         """Nothing has been learnt of the function."""
 
+    def sharpen(self) -> None:
+        """The function is less smooth from now on."""
+
     def direction(self, point: np.ndarray, found: Found, slopes: np.ndarray) -> float:
         """Find the direction from an accepted point, and what may be gained yet.
 

@@ -280,7 +280,7 @@ class Track:
         factor = 0.8 * _SHARE * tolerance / gap
         factor = min(max(factor, _NARROWER), _LEAST_NARROWER)
         self.width = max(self._least_width, factor * self.width)
-        self._rule.restart()
+        self._rule.sharpen()
         self._at = None
 
     def _refuse(self, found: Found) -> None:
