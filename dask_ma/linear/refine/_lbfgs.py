@@ -15,6 +15,9 @@ from dask_ma.linear.refine._share import Share, Slice
 _MEMORY = 10  # pairs of steps and changes of the gradient
 _SMALLEST = 1e-12  # cosine between the two of a pair that says something
 _WINDOW = 5  # fewest steps whose gain says something
+_LONG = 20  # steps after which a function is one that takes many
+# So many steps have slowed that gain less than a part of what there is elsewhere.
+_SLOW_STEPS, _SLOW_GAIN = 10, 0.05
 
 
 class LBFGS:
@@ -59,6 +62,28 @@ class LBFGS:
     def has_memory(self) -> bool:
         """Whether there is something to forget."""
         return bool(self._pairs)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the function has taken many steps."""
+        return len(self._values) > _LONG
+
+    def has_slowed(self, elsewhere: float) -> bool:
+        """Whether the last steps have gained little beside what another function may.
+
+        Parameters
+        ----------
+        elsewhere : float
+            What may be gained with it.
+
+        Returns
+        -------
+        bool
+        """
+        if len(self._values) <= _SLOW_STEPS:
+            return False
+        gain = self._values[-1 - _SLOW_STEPS] - self._values[-1]
+        return gain <= _SLOW_GAIN * elsewhere
 
     def direction(self, point: np.ndarray, found: Found, slopes: np.ndarray) -> float:
         """Find the direction from an accepted point; return its slope.

@@ -38,7 +38,7 @@ class Newton:
         Of which weights these are those of.
     """
 
-    has_memory = False
+    has_memory = is_long = False
     knows_curvature = True
 
     def __init__(self, l1: np.ndarray, share: Share) -> None:
@@ -53,6 +53,10 @@ class Newton:
 
     def sharpen(self) -> None:
         """The function is less smooth from now on."""
+
+    def has_slowed(self, elsewhere: float) -> bool:
+        """Whether the last steps have gained little; there are few of them."""
+        return False
 
     def direction(self, point: np.ndarray, found: Found, slopes: np.ndarray) -> float:
         """Find the direction from an accepted point, and what may be gained yet.

@@ -34,7 +34,8 @@ _SUFFICIENT = 1e-4  # part of the predicted decrease that a step must bring
 _SHORTEST, _LONGEST = 0.1, 0.5  # how a step that does not is shortened
 _MOST_REFUSED = 30
 _ROUNDING = 8 * np.finfo(np.float64).eps
-_NARROWER, _LEAST_NARROWER = 0.1, 0.5  # how a width shrinks
+# How a width shrinks: by the least where it has taken many steps, as the next one will.
+_NARROWER, _LEAST_NARROWER = 0.1, 0.5
 _SHARE = 0.4  # of the tolerance, that a width may cost
 # What a bound has at least of what is left. L-BFGS crawls over kinks, where gradients
 # jump, and from large weights of rows far out, whose loss has no curvature there but a
@@ -241,7 +242,9 @@ class Track:
         crawls = is_blind and self._has_slowed(n_steps)
         if self._may_begin_anew and (is_doubtful or crawls or self._is_poor):
             self._begin_anew()
-        elif gap > _SHARE * tolerance and left <= max(gap, 0.5 * tolerance):
+        elif gap > _SHARE * tolerance and (
+            left <= max(gap, 0.5 * tolerance) or self._rule.has_slowed(gap)
+        ):
             self._narrow(gap, tolerance)
         elif cannot_fall and self.excess > tolerance:
             self._give_up()
@@ -278,7 +281,8 @@ class Track:
     def _narrow(self, gap: float, tolerance: float) -> None:
         """Make the loss less smooth for what comes next."""
         factor = 0.8 * _SHARE * tolerance / gap
-        factor = min(max(factor, _NARROWER), _LEAST_NARROWER)
+        least = _LEAST_NARROWER if self._rule.is_long else _NARROWER
+        factor = min(max(factor, least), _LEAST_NARROWER)
         self.width = max(self._least_width, factor * self.width)
         self._rule.sharpen()
         self._at = None
