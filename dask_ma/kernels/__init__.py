@@ -19,6 +19,7 @@ from dask_ma.kernels._descent import (
     Standardization,
     descent_sums,
     moment_sums,
+    moment_sums_about,
 )
 from dask_ma.kernels._digamma import digamma, exp_digamma
 from dask_ma.kernels._dirichlet import (
@@ -313,6 +314,7 @@ __all__ = [
     "mlp_unpack",
     "model_point",
     "moment_sums",
+    "moment_sums_about",
     "move_singly",
     "neighbour_hits",
     "newton_excess",

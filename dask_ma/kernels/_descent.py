@@ -96,6 +96,40 @@ def moment_sums(X: Any, sample_weight: np.ndarray | None) -> np.ndarray:
     return sums
 
 
+def moment_sums_about(
+    X: Any, sample_weight: np.ndarray | None, columns: np.ndarray, centre: np.ndarray
+) -> np.ndarray:
+    """Weighted sums of some columns and of their squares, with a number taken off each.
+
+    Parameters
+    ----------
+    X : ndarray, csr_matrix or csr_array of shape (n_samples, n_features)
+        Rows; the columns are made dense, some rows at a time.
+    sample_weight : ndarray of shape (n_samples,) or None
+        Weights of the samples; None weighs each by 1.
+    columns : ndarray of int, shape (n_columns,)
+        Which columns.
+    centre : ndarray of float64, shape (n_columns,)
+        What is taken off.
+
+    Returns
+    -------
+    ndarray of float64, shape (2, n_columns)
+    """
+    sums = np.zeros((2, len(columns)))
+    size = max(1, _DENSE_ELEMENTS // max(1, len(columns)))
+    for start in range(0, X.shape[0], size):
+        where = slice(start, min(start + size, X.shape[0]))
+        rows = row_slice(X, where.start, where.stop)[:, columns]
+        rows = rows.toarray() if sparse.issparse(rows) else rows
+        off = rows.astype(np.float64) - centre
+        s = np.ones(len(off))
+        if sample_weight is not None:
+            s = sample_weight[where].astype(np.float64, copy=False)
+        sums += s @ off, s @ off**2
+    return sums
+
+
 def descent_sums(
     X: Any,
     y: np.ndarray,

@@ -22,7 +22,7 @@ from dask_ma.linear.refine._share import Share, Slice
 # Largest part of a mean square that may be rounding and not the variance of a column.
 ROUNDING = 64 * np.finfo(np.float64).eps
 # Typical curvature of a loss: what its penalty is set against.
-_CURVATURE = 0.25
+CURVATURE = 0.25
 
 
 class Found(NamedTuple):
@@ -99,6 +99,23 @@ class Penalty(NamedTuple):
         return cls(alpha * (1 - share), alpha * share)
 
 
+def known_variance(centre: np.ndarray, mean_square: np.ndarray) -> np.ndarray:
+    """Variances from means, 0 where they may be rounding.
+
+    Parameters
+    ----------
+    centre, mean_square : ndarray of shape (n_features,)
+        Means of the columns, or zeros, and of their squares.
+
+    Returns
+    -------
+    ndarray of shape (n_features,)
+    """
+    variance = mean_square - centre**2
+    variance[variance <= ROUNDING * mean_square] = 0.0
+    return np.asarray(variance)
+
+
 class Coordinates:
     """Points ``v = w * scale`` and, last, the value at the columns' centre.
 
@@ -111,6 +128,9 @@ class Coordinates:
     ----------
     mean, mean_square : ndarray of shape (n_features,)
         Weighted means of the columns and of their squares.
+    variance : ndarray of shape (n_features,), default=None
+        Variances of the columns, where more is known than the means tell: not a number
+        for columns that are constant but for rounding, which get no weight.
     penalty : Penalty
         Weights of the penalty.
     fit_intercept : bool
@@ -141,8 +161,13 @@ class Coordinates:
     usual : float
         What an objective is taken to be at most where a tolerance is a part of it: few
         targets far out may make up all the rest. Infinite unless somebody sets it.
+    note : str or None
+        What the user is to know of columns that get no weight; None unless somebody
+        sets it.
     standardization : Standardization
         Centre and scale of the columns.
+    units : ndarray of shape (n_features,)
+        The scale, but 0 for columns that get no weight, whose scale is infinite.
     n_features : int
         Number of columns.
     total_variance : float
@@ -163,18 +188,23 @@ class Coordinates:
         spread: float = 1.0,
         has_spread: bool = False,
         reach: float | None = None,
+        variance: np.ndarray | None = None,
     ) -> None:
         self.spread, self.has_spread = spread, has_spread
         self.reach = spread if reach is None else reach
         self._knows_reach = fit_intercept and reach is not None
         self.level = level
+        self.note: str | None = None
         self.usual = self.constant = np.inf
         centre = mean if fit_intercept else np.zeros_like(mean)
-        variance = mean_square - centre**2
-        variance[variance <= ROUNDING * mean_square] = 0.0
-        self.total_variance = float(variance.sum())
-        scale = np.sqrt(_CURVATURE * variance + penalty.l2)
+        if variance is None:
+            variance = known_variance(centre, mean_square)
+        has_weight = ~np.isnan(variance)
+        self.total_variance = float(variance[has_weight].sum())
+        scale = np.sqrt(CURVATURE * variance + penalty.l2)
         scale[scale == 0] = 1.0
+        self.units = np.where(has_weight, scale, 0.0)
+        scale[~has_weight] = np.inf
         self.standardization = Standardization(centre, scale)
         self.n_features = len(scale)
         self._fit_intercept = fit_intercept
@@ -182,6 +212,9 @@ class Coordinates:
         free = np.zeros(int(fit_intercept))
         self.l2 = np.append(penalty.l2 / scale**2, free)
         self.l1 = np.append(penalty.l1 / scale, free)
+        # Their weights are 0 at no cost, which methods need not know.
+        for weights, own in ((self.l2, penalty.l2), (self.l1, penalty.l1)):
+            weights[: len(scale)][~has_weight] = min(own, 1.0)
         self._raw = penalty
 
     @property
@@ -194,6 +227,7 @@ class Coordinates:
         part = copy(self)
         arrays = (array[share.features].copy() for array in self.standardization)
         part.standardization = Standardization(*arrays)
+        part.units = self.units[share.features].copy()
         part.n_features = share.features.stop - share.features.start
         part._fit_intercept = share.has_intercept
         part.l2, part.l1 = self.l2[share.weights].copy(), self.l1[share.weights].copy()
@@ -206,9 +240,9 @@ class Coordinates:
 
     def to_points(self, model: LinearModel) -> np.ndarray:
         """Points of a model, one row per problem."""
-        centre, scale = self.standardization
+        centre = self.standardization.centre
         coef = model.coef.astype(np.float64)
-        points = coef * scale
+        points = coef * self.units
         if not self._fit_intercept:
             return points
         values = model.intercept + coef @ centre
@@ -269,7 +303,7 @@ class Coordinates:
         l2, l1 = self._raw.l2, self._raw.l1
         scale = self.standardization.scale
         coef = point[: self.n_features] / scale
-        slopes = gradient[: self.n_features] * scale - l2 * coef
+        slopes = gradient[: self.n_features] * self.units - l2 * coef
         paid = slopes @ coef + 0.5 * l2 * coef @ coef + l1 * np.abs(coef).sum()
         beyond = np.maximum(np.abs(slopes) - l1, 0.0)
         if l2:

@@ -9,7 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from dask_ma.engine import Adder, RoundLog, Work
-from dask_ma.kernels import DescentSums, descent_sums, moment_sums
+from dask_ma.kernels import (
+    DescentSums,
+    descent_sums,
+    moment_sums,
+    moment_sums_about,
+)
 from dask_ma.linear._model import LinearModel, RefineParams
 from dask_ma.linear._start import reach_of
 from dask_ma.linear.refine._constant import constant_objective
@@ -18,6 +23,11 @@ from dask_ma.linear.refine._coordinates import (
     Coordinates,
     Found,
     Penalty,
+)
+from dask_ma.linear.refine._far_columns import (
+    Regained,
+    lost_columns,
+    regained_moments,
 )
 from dask_ma.supervised._problem import Problem
 
@@ -135,6 +145,7 @@ class Rows:
             targets[0] = constant * self._problem.weight / self._problem.total_weight
         sums, targets = self._add_up([sums, targets])
         mean, mean_square = sums / self._problem.total_weight
+        regained = self._regain(mean, mean_square)
         level, spread, reach, has_spread = 0.0, 1.0, None, False
         if not self._params.is_classifier:
             level, second = (targets / self._problem.total_weight).tolist()
@@ -144,7 +155,7 @@ class Rows:
             spread = math.sqrt(variance) or 1.0
             reach = self._reach(spread)
         coordinates = Coordinates(
-            mean,
+            mean if regained is None else regained.mean,
             mean_square,
             self.penalty,
             model.intercept,
@@ -153,10 +164,31 @@ class Rows:
             spread=spread,
             has_spread=has_spread,
             reach=reach,
+            variance=None if regained is None else regained.variance,
         )
+        coordinates.note = None if regained is None else regained.note
         if has_constant:
             coordinates.constant = float(targets[0])
         return coordinates
+
+    def _regain(self, mean: np.ndarray, mean_square: np.ndarray) -> Regained | None:
+        """Moments with those that rounding hides, if it does; a collective call."""
+        if not self._params.fit_intercept:
+            return None
+        n_rows, l2 = self._problem.total_rows, self.penalty.l2
+        lost = lost_columns(mean, mean_square, n_rows, l2)
+        if not len(lost):
+            return None
+        own = np.zeros((2, len(lost)))
+        with self._log.computing():
+            for block in self._problem.shard.read():
+                weight = block.sample_weight
+                own += moment_sums_about(block.X, weight, lost, mean[lost])
+        self._n_passes += 1
+        (own,) = self._add_up([own])
+        return regained_moments(
+            mean, mean_square, lost, own / self._problem.total_weight
+        )
 
     def _reach(self, spread: float) -> float | None:
         """How far from the mean of the targets the best one value may be, if known."""

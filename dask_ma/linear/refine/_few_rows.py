@@ -139,7 +139,7 @@ def find_optimum(
     (coef,) = allreduce(group, [coef]) if add_up is None else add_up([coef])
     # As of centred rows, whose products the shares are from.
     coef -= shares.sum(axis=1)[:, np.newaxis] * centre
-    points = coef * coordinates.standardization.scale
+    points = coef * coordinates.units
     if params.fit_intercept:
         points = np.column_stack([points, intercepts])
     return Optimum(points, before, bases)

@@ -27,10 +27,10 @@ _USUAL = 3.0  # times their mean deviation: residuals that cost more are far out
 _N_SEEN = 1000  # targets of all ranks that stand for the others
 
 
-def notes_on_targets(
+def notes_on_units(
     group: Group, shard: Shard, params: RefineParams, coordinates: Coordinates
 ) -> Iterator[str]:
-    """What the user is to know of a loss and the units of the targets; collective.
+    """What the user is to know of the units of features and targets; collective.
 
     Parameters
     ----------
@@ -47,6 +47,8 @@ def notes_on_targets(
     ------
     note : str
     """
+    if coordinates.note is not None:
+        yield coordinates.note
     is_known = not params.is_classifier and isinstance(params.loss, str)
     loss, spread = str(params.loss), coordinates.spread
     has_tube = loss.endswith("epsilon_insensitive")

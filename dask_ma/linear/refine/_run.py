@@ -27,7 +27,7 @@ from dask_ma.linear.refine._choice import choose_method
 from dask_ma.linear.refine._coordinates import Coordinates, Found
 from dask_ma.linear.refine._evaluation import Request, Rows
 from dask_ma.linear.refine._few_rows import few_rows_round, find_optimum
-from dask_ma.linear.refine._reachable import notes_on_targets, usual_objective
+from dask_ma.linear.refine._reachable import notes_on_units, usual_objective
 from dask_ma.linear.refine._search import ZERO, Search, Verdict
 from dask_ma.linear.refine._share import Share, Slice
 from dask_ma.supervised._problem import Problem
@@ -140,7 +140,7 @@ def refine(
     ended = fit_rounds(rounds.context, refinement, before, add_up=add_up)
     if (coordinates := refinement.coordinates) is not None:
         group, shard = rounds.context.group, rounds.problem.shard
-        for note in notes_on_targets(group, shard, rounds.params, coordinates):
+        for note in notes_on_units(group, shard, rounds.params, coordinates):
             rounds.context.note(note)
     return rounds.has_converged or ended.wanted
 
