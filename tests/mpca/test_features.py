@@ -538,3 +538,27 @@ def test_rows_that_are_too_many_to_leave_out(run_ranks):
     X[7] = 1e3 + 1e-2
     found = scaling_of(X, None, 2, run_ranks, is_classifier=True)
     assert found is None or found.unit == pytest.approx(1e-3 * np.sqrt(2), rel=0.01)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+@pytest.mark.parametrize("spread", [0.0, 6e10])
+def test_nanoseconds_since_1970_do_not_drown_the_others(rows, n_ranks, spread):
+    """Squares of 1.7e18 hide minutes, and rounding made a scale of its own."""
+    X, y = rows
+    times = 1.7e18 + spread * np.random.default_rng(0).random((len(X), 1))
+    far = np.hstack([X, times])
+    model = MPCAClassifier((16,), random_state=0, n_ranks=n_ranks, max_iter=100)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(far, y > 0)
+    assert model.score(far, y > 0) > 0.9
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize("container", [np.asarray, sparse.csr_matrix])
+def test_a_variance_that_squares_hide_is_found(rows, run_ranks, n_ranks, container):
+    X, y = rows
+    times = 1.7e18 + 1e9 * np.random.default_rng(0).random((len(X), 1))
+    X = np.hstack([X, times])
+    found = scaling_of(container(X), None, n_ranks, run_ranks, is_classifier=True)
+    assert found.scale[-1] == pytest.approx((X[:, -1] - 1.7e18).std(), rel=1e-6)

@@ -10,7 +10,7 @@ import numpy as np
 from dask_ma.comm import Group, allreduce
 from dask_ma.data import Shard
 from dask_ma.engine import RankContext, State
-from dask_ma.kernels import column_squares, column_sums
+from dask_ma.kernels import column_squares, column_sums, moment_sums_about
 from dask_ma.mpca.networks._network import Scaling
 from dask_ma.mpca.training._distances import distances_of, far_rows_note
 from dask_ma.mpca.training._outliers import outliers_note, without_outliers
@@ -20,6 +20,10 @@ _FAR = 5.0  # standard deviations
 _LARGE = 10.0  # a standard deviation
 _SMALL = 1.0  # a distance of rows from their mean, the root of the mean square
 _ROUNDING = 1e-13  # of the mean square of a feature: below it is no variance
+# Of a mean square: a variance below may be what rounding has left of it. It takes
+# another look at the rows, in which distances from the mean are squared.
+_LOST = 1e-11
+_LEFT = 64 * np.finfo(np.float64).eps
 _APART = 10.0  # times the standard deviation of another column of targets
 _HIDDEN = 0.03  # of a unit: rows this near to their mean are all alike in it
 _OFF = 3.0  # a standard deviation of targets, or the inverse of one
@@ -262,4 +266,17 @@ def moments_of_features(group: Group, shard: Shard) -> FeatureMoments:
         mean, square = sums[1:].reshape(2, n_features) / sums[0]
         has_values = (mean != 0) | (square != 0)
         is_known = np.isfinite(square)
-        return FeatureMoments(mean, square - mean**2, is_known, has_values)
+        variance = square - mean**2
+        hidden = _LOST * square
+        lost = np.flatnonzero(is_known & (variance <= hidden) & (hidden > _SMALL))
+    if len(lost):
+        own = np.zeros((2, len(lost)))
+        for block in shard.read():
+            own += moment_sums_about(block.X, block.sample_weight, lost, mean[lost])
+        off, about = allreduce(group, own) / sums[0]
+        mean[lost] += off
+        # The network takes the products of means and weights from those of rows, which
+        # leaves as much of a column that is the same in all of them.
+        least = _LEFT * np.abs(mean[lost])
+        variance[lost] = np.maximum(about - off**2, least**2)
+    return FeatureMoments(mean, variance, is_known, has_values)
