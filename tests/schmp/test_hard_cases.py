@@ -1,18 +1,20 @@
 """Columns, rows and targets that make other solvers stumble."""
 
 import warnings
-from itertools import islice
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
 from scipy import sparse
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_diabetes, load_digits
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso, LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import scale
 
 from dask_ma import SchMPLasso, SchMPLassoCV, SchMPLogisticRegression
+from dask_ma.schmp.l1._solver import DualityGap
+from dask_ma.schmp.l1._standstill import Standstill
 
 LAYOUTS = [(1, "rows"), (3, "rows"), (4, "columns")]
 every_layout = pytest.mark.parametrize(("n_ranks", "layout"), LAYOUTS)
@@ -403,3 +405,42 @@ def test_rounds_that_change_nothing_end(n_ranks):
     assert model.n_iter_ < 100
     assert model.history_[-11]["objective"] == model.history_[-1]["objective"]
     assert model.score(X, y) > 0.8
+
+
+@pytest.mark.each
+@pytest.mark.parametrize("n_ranks", [1, 2])
+@pytest.mark.parametrize("spread", [1e9, 6e10, 1e15])
+def test_rounds_that_change_last_bits_alone_end(spread, n_ranks):
+    """Of nanoseconds since 1970, which leave another rounding in each round."""
+    X, y = load_diabetes(return_X_y=True)
+    times = 1.7e18 + spread * np.random.default_rng(0).random(len(X))
+    model = SchMPLasso(n_ranks=n_ranks)
+    with pytest.warns(ConvergenceWarning, match="change nothing any more after"):
+        model.fit(np.column_stack([X, times]), y)
+    assert model.n_iter_ < 100
+    assert model.score(np.column_stack([X, times]), y) > 0.35
+
+
+def test_a_standstill_is_one_of_many_rounds_without_progress():
+    def certificates(objectives, gaps):
+        pairs = np.broadcast(objectives, gaps)
+        return [DualityGap(objective, gap, 1.0, gap) for objective, gap in pairs]
+
+    def after(states, found, may_idle=True):
+        standstill = Standstill(may_idle=may_idle)
+        if states:
+            standstill.load_state_dict(states.state_dict())
+        for before, now in pairwise(found):
+            standstill.update(before, now, 1e-3)
+        return standstill
+
+    some = np.arange(31)
+    # Each round brings a part of the gap, or of the objective.
+    moving = after(None, certificates(2.0, 0.97**some))
+    assert not moving.is_reached
+    moving = after(moving, certificates(2.0 - 1e-6 * some, 0.4))
+    assert not moving.is_reached
+    flicker = certificates(1.0 + 1e-15 * (some[:25] % 3), 0.4)  # last bits
+    assert after(moving, flicker).is_reached
+    assert not after(moving, flicker, may_idle=False).is_reached
+    assert after(moving, certificates(1.0, np.full(11, 0.4)), may_idle=False).is_reached

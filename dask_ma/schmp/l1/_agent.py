@@ -32,10 +32,9 @@ from dask_ma.schmp.l1._losses import WeightedLoss
 from dask_ma.schmp.l1._params import SchMPParams
 from dask_ma.schmp.l1._problem import Objective, Penalty, Sparse
 from dask_ma.schmp.l1._solver import DualityGap, Solver
+from dask_ma.schmp.l1._standstill import Standstill
 from dask_ma.schmp.l1._working_set import WorkingSets
 from dask_ma.supervised import FitResult, Problem, agree_on_problem
-
-_STILL = 10  # rounds in a row without any change: there are no others to come
 
 
 def train(context: RankContext, arguments: Any, params: SchMPParams) -> FitResult:
@@ -87,7 +86,7 @@ class Rounds(Method):
         check_start(self._objective, params)
         self._params = without_poor_start(self._objective, params)
         self.is_met = False  # before the first round that this run makes
-        self._n_still = 0  # rounds in a row that have changed nothing
+        self._standstill = Standstill(may_idle=self._objective.loss.is_quadratic)
 
     @property
     def target(self) -> float:
@@ -104,7 +103,7 @@ class Rounds(Method):
         """Whether rounding alone keeps the gap from closing; the same on all ranks."""
         # Random coordinates may by chance be some that need no change.
         is_fixed = self._params.schedule is None  # working sets
-        is_open = self._n_still >= _STILL and self._gap.gap > self.target
+        is_open = self._standstill.is_reached and self._gap.gap > self.target
         return is_fixed and is_open
 
     def begin(self) -> None:
@@ -116,14 +115,18 @@ class Rounds(Method):
         # Of more rows, before some were lost, it would be no bound, and end the fit.
         if state.shared["n_rows"] == self._problem.total_rows:
             self._solver.best_dual = state.shared["best_dual"]
-            self._n_still = state.shared["n_still"]
+            self._standstill.load_state_dict(state.shared["standstill"])
         self._gap = self._solver.check()
         self.is_met = self._gap.gap <= self.target
 
     def state_dict(self) -> Snapshot:
         solver = self._solver
-        own = {"best_dual": solver.best_dual, "n_rows": self._problem.total_rows}
-        return Snapshot({**solver.state_dict(), **own, "n_still": self._n_still})
+        own = {
+            "best_dual": solver.best_dual,
+            "n_rows": self._problem.total_rows,
+            "standstill": np.array(self._standstill.state_dict()),
+        }
+        return Snapshot({**solver.state_dict(), **own})
 
     def round(self) -> Work:
         # The model to start from may be the answer; that is a round, too.
@@ -131,11 +134,7 @@ class Rounds(Method):
             before = self._gap
             self._solver.improve()
             self._gap = self._solver.check()
-            is_same = (before.objective, before.gap) == (
-                self._gap.objective,
-                self._gap.gap,
-            )
-            self._n_still = self._n_still + 1 if is_same else 0
+            self._standstill.update(before, self._gap, self.target)
         return work_of(self._solver, self._gap)
 
     def measure(self) -> list[np.ndarray]:
