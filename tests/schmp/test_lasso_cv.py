@@ -11,6 +11,7 @@ from sklearn import config_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet, ElasticNetCV, Lasso, LassoCV
 from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit
+from sklearn.preprocessing import StandardScaler
 
 from dask_ma import SchMPLasso, SchMPLassoCV
 
@@ -304,3 +305,25 @@ def test_groups(wide):
     folds = list(GroupKFold(3).split(X, y, groups))
     expected = SchMPLassoCV(alphas=10, eps=0.1, cv=folds).fit(X, y)
     np.testing.assert_array_equal(model.mse_path_, expected.mse_path_)
+
+
+@pytest.mark.parametrize(
+    ("n_ranks", "layout"), [(1, "rows"), (2, "rows"), (2, "columns")]
+)
+@pytest.mark.parametrize("l1_ratio", [1.0, [0.5, 0.9]])
+def test_alphas_by_a_feature_of_large_values_are_told_of(l1_ratio, n_ranks, layout):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 6))
+    y = X[:, 2] + 0.1 * rng.standard_normal(200)
+    X[:, 4] = rng.integers(10**11, 10**12, 200)  # ids
+    model = SchMPLassoCV(l1_ratio=l1_ratio, cv=3, n_ranks=n_ranks, layout=layout)
+    with pytest.warns(UserWarning, match="all alphas are too large") as record:
+        model.fit(X, y)
+    (note,) = (str(one.message) for one in record if "alphas" in str(one.message))
+    assert "feature 2," in note and "feature 4," in note and "StandardScaler" in note
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        X = StandardScaler().fit_transform(X)
+        assert model.fit(X, y).score(X, y) > 0.9
+        X *= [1, 1, 1, 1e-5, 1e-5, 1]  # what is left out is of no use
+        assert model.fit(X, y).score(X, y) > 0.9

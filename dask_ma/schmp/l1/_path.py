@@ -32,6 +32,7 @@ from dask_ma.schmp.l1._agent import (
     work_of,
 )
 from dask_ma.schmp.l1._few_columns import are_few_columns, fit_path, squared_errors
+from dask_ma.schmp.l1._grid import note_on_units
 from dask_ma.schmp.l1._losses import WeightedLoss
 from dask_ma.schmp.l1._params import SchMPParams
 from dask_ma.schmp.l1._problem import Objective, Penalty, Sparse
@@ -298,6 +299,9 @@ def _alphas(data: _Data, params: PathParams) -> np.ndarray:
         largest = float(np.finfo(np.float64).resolution)
     n = int(params.alphas)
     grid = np.geomspace(largest, largest * params.eps, n) if n > 1 else [largest]
+    note = note_on_units(walk.solver, data.n_rows, float(grid[-1]))
+    if note is not None and note not in data.context.notes:  # of another l1_ratio
+        data.context.note(note)
     return np.asarray(grid, dtype=np.float64)
 
 

@@ -1,0 +1,56 @@
+"""Weights of the penalty to try, which a feature of a large unit may set by itself."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dask_ma.comm import allgather
+from dask_ma.schmp.l1._solver import Solver
+
+_CHANCE = 2.0  # times what the largest correlation of so many features is by chance
+_LEAST = 0.1  # correlation of a feature that is worth a note
+
+
+def note_on_units(solver: Solver, n_rows: int, smallest: float) -> str | None:
+    """What the user is to know of features that no weight lets in; collective.
+
+    The largest weight is that of the feature with the largest covariance with the
+    targets. Where the values of one are far larger than those of the others, it has
+    that whatever it tells, and the smallest weight may be too large for all others.
+
+    Parameters
+    ----------
+    solver : Solver
+        After a check of the model without coefficients, for a weight of 1.
+    n_rows : int
+        Rows of all ranks.
+    smallest : float
+        The smallest weight to be tried.
+
+    Returns
+    -------
+    note : str or None
+    """
+    objective = solver.objective
+    pull = np.abs(solver.gradient()[:, 0])
+    bound = objective.penalty.l1
+    reach = np.divide(pull, bound, out=np.zeros_like(pull), where=bound > 0)
+    is_out = (0 < reach) & (reach < smallest)
+    if not is_out.any() or not objective.loss.is_quadratic:
+        return None
+    squares = objective.design.squares(objective.loss.weight, objective.centers)
+    lengths = np.zeros(len(pull))
+    for features, values in allgather(objective.design.group, tuple(squares)):
+        lengths[features] = np.sqrt(np.maximum(values[:, 0], 0.0))
+    size = lengths * np.sqrt(2 * objective.null)  # of a feature that tells all
+    tells = np.divide(pull, size, out=np.zeros_like(pull), where=size > 0)
+    worst, first = int((tells * is_out).argmax()), int(reach.argmax())
+    chance = _CHANCE * np.sqrt(2 * np.log(max(2, len(pull))) / n_rows)
+    if tells[worst] <= max(_LEAST, chance, tells[first]):
+        return None
+    return (
+        f"all alphas are too large for feature {worst}, whose correlation with the "
+        f"targets is {tells[worst]:.2f}: they go by feature {first}, which is larger, "
+        f"and has one of {tells[first]:.2f}; scale the features, for example with "
+        "StandardScaler, or give alphas"
+    )
