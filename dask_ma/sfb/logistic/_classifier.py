@@ -131,7 +131,8 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         become shorter; refused with "sdca" without `early_stopping`, which looks at its
         duality gap alone.
     warm_start : bool, default=False
-        Whether `fit` starts from the model of the fit before.
+        Whether `fit` starts from the model of the fit before, unless that is worse on
+        the rows than a model without coefficients.
     random_state : int, RandomState instance or None, default=None
         Seed of the shuffles.
     verbose : int, default=0

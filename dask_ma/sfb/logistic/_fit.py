@@ -11,12 +11,13 @@ from dask_ma.data import Shard
 from dask_ma.engine import Method, Model, RankContext, Record, Snapshot, State, Work
 from dask_ma.exceptions import CheckpointError
 from dask_ma.kernels import transposed_copy
-from dask_ma.linear import LinearModel, describe, initial_model, score_sums
+from dask_ma.linear import LinearModel, describe, score_sums
 from dask_ma.sfb._best import Best
 from dask_ma.sfb._divergence import DivergenceCheck
 from dask_ma.sfb._engine import BroadcastEngine
 from dask_ma.sfb._gathered import gathered
 from dask_ma.sfb._start import Start, arrays_of
+from dask_ma.sfb.logistic._begin import model_to_begin_with
 from dask_ma.sfb.logistic._dual_model import DualModel, ElasticDualModel
 from dask_ma.sfb.logistic._models import has_blocks
 from dask_ma.sfb.logistic._objective import Objective
@@ -294,15 +295,14 @@ class Fit(Method):
             own = kept.own
             if isinstance(model, DualModel) and own is not None and not is_refining:
                 model.check_kept(own["dual"])
-        elif params.coef is not None or params.intercept is not None:
-            first = initial_model(problem, params)
+        else:
+            first = model_to_begin_with(problem, params, self.context.group)
+            if first is None:
+                return None
             values, intercept = first.coef.T, first.intercept
             intercept = self._totals.to_centred(values, intercept)
-            if not params.fit_intercept:
-                intercept = None
+            intercept = intercept if params.fit_intercept else None
             iteration, n_passes = int(params.t) - 1, 0
-        else:
-            return None
         if isinstance(model, DualModel) and not is_refining:
             dual = None if own is None else own["dual"]
             values = model.start_from(values, intercept, dual, is_kept=kept is not None)
