@@ -131,8 +131,8 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         become shorter; refused with "sdca" without `early_stopping`, which looks at its
         duality gap alone.
     warm_start : bool, default=False
-        Whether `fit` starts from the model of the fit before, unless that is worse on
-        the rows than a model without coefficients.
+        Whether `fit` starts from the model of the fit before, unless its loss on the
+        rows is more than that of classes that are all as likely.
     random_state : int, RandomState instance or None, default=None
         Seed of the shuffles.
     verbose : int, default=0
