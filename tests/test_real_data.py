@@ -462,10 +462,10 @@ def test_networks_of_four_ranks_learn_images(record_property):
         n_ranks=4,
         random_state=0,
     )
-    accuracy = classifier.fit(X, y).score(*load_images("t10k"))
+    accuracy = classifier.fit(X[:20_000], y[:20_000]).score(*load_images("t10k"))
     record_property("accuracy", accuracy)
     print(f"accuracy {accuracy:.4f}")
-    assert accuracy > 0.865
+    assert accuracy > 0.835
 
 
 def test_convolutions_of_four_workers_learn_images(process_client, record_property):
@@ -498,12 +498,12 @@ def test_convolutions_of_four_workers_learn_images(process_client, record_proper
         random_state=0,
     )
     with process_client.as_current():
-        classifier.fit(X[:10_000].reshape(-1, 1, 28, 28), y[:10_000])
+        classifier.fit(X[:5000].reshape(-1, 1, 28, 28), y[:5000])
     X, y = load_images("t10k")
-    accuracy = classifier.score(X[:4000].reshape(-1, 1, 28, 28), y[:4000])
+    accuracy = classifier.score(X[:2000].reshape(-1, 1, 28, 28), y[:2000])
     record_property("accuracy", accuracy)
     print(f"accuracy {accuracy:.4f}")
-    assert accuracy > 0.815
+    assert accuracy > 0.765
 
 
 # Ratings ----------------------------------------------------------------------------
