@@ -140,6 +140,7 @@ from dask_ma.kernels._optimizers import (
     Adam,
     Optimizer,
     add_distance,
+    blocks,
     shift_towards,
 )
 from dask_ma.kernels._outer import (
@@ -259,6 +260,7 @@ __all__ = [
     "begin_rows",
     "best_columns",
     "block_point",
+    "blocks",
     "by_features",
     "chunked_predictions",
     "class_sums",

@@ -26,13 +26,12 @@ from dask_ma.kernels._mlp_functions import (
     DERIVATIVES,
     output_losses,
 )
+from dask_ma.kernels._mlp_inputs import InputWeights, standardized_rows
 from dask_ma.kernels._optimizers import BLOCK, blocks
-from dask_ma.kernels._outer import used_columns
 from dask_ma.kernels._rows import row_slice
 
 # The values of a layer, for some rows, that stay in the cache with a few temporaries.
 _CHUNK_VALUES = 2**18
-_CHUNK_BYTES = 2**20
 
 
 class MLPLayout(NamedTuple):
@@ -75,7 +74,8 @@ class MLPWorkspace:
         self._n_rows = 0
         self._layers: list[np.ndarray] = []
         self._slopes: list[np.ndarray] = []
-        self.scratch = np.empty(BLOCK, self._dtype)
+        # A part of any weights, or those of one input.
+        self.scratch = np.empty(max(BLOCK, *self._widths), self._dtype)
 
     def layers(self, n_rows: int) -> list[np.ndarray]:
         """Arrays of shape (n_rows, n_units) for all layers but the inputs."""
@@ -187,6 +187,7 @@ def mlp_outputs(
     vector: np.ndarray,
     X: Any,
     center: np.ndarray | None = None,
+    scale: np.ndarray | None = None,
 ) -> np.ndarray:
     """Values of the output units.
 
@@ -200,6 +201,8 @@ def mlp_outputs(
         Rows, of the dtype of `vector` for best speed; worked on in chunks.
     center : ndarray of shape (n_features,) or None, default=None
         Taken from each row, which stays sparse.
+    scale : ndarray of shape (n_features,) or None, default=None
+        What rows are divided by then, above 0.
 
     Returns
     -------
@@ -213,8 +216,8 @@ def mlp_outputs(
     size = max(64, _CHUNK_VALUES // max(layout.units[1:]))
     for start in range(0, n_rows, size):
         stop = min(start + size, n_rows)
-        rows = row_slice(X, start, stop)
-        outputs[start:stop] = _propagate(layout, views, rows, workspace, center)[-1]
+        rows = standardized_rows(row_slice(X, start, stop), center, scale)
+        outputs[start:stop] = _propagate(layout, views, *rows, workspace)[-1]
     return outputs
 
 
@@ -229,11 +232,13 @@ def mlp_loss_and_gradient(
     *,
     alpha: float,
     center: np.ndarray | None = None,
+    scale: np.ndarray | None = None,
 ) -> float:
     """Penalised mean loss of a batch, and its gradient by back-propagation.
 
     It is ``(sum_i s_i * loss_i + alpha / 2 * ||W||^2) / sum_i s_i``, where `W` are the
-    weights without the intercepts, as in scikit-learn's networks.
+    weights without the intercepts, as in scikit-learn's networks. Those of the inputs
+    count divided by `scale`: as they are for rows that nothing has been done to.
 
     Parameters
     ----------
@@ -256,6 +261,8 @@ def mlp_loss_and_gradient(
         Weight of the penalty, not negative.
     center : ndarray of shape (n_features,) or None, default=None
         Taken from each row, of the dtype of `vector`; sparse rows stay sparse.
+    scale : ndarray of shape (n_features,) or None, default=None
+        What rows are divided by then, above 0, of the dtype of `vector`.
 
     Returns
     -------
@@ -270,7 +277,8 @@ def mlp_loss_and_gradient(
         gradient[...] = 0
         return 0.0
     views = mlp_unpack(layout, vector)
-    layers = _propagate(layout, views, X, workspace, center)
+    rows, shift = standardized_rows(X, center, scale)
+    layers = _propagate(layout, views, rows, shift, workspace)
     losses = output_losses(layout.loss, layers[-1], y)
     if sample_weight is None:
         loss = float(np.sum(losses, dtype=np.float64)) / total
@@ -279,22 +287,23 @@ def mlp_loss_and_gradient(
         loss = float(np.dot(losses.astype(np.float64), sample_weight)) / total
         shares = (sample_weight / total).astype(vector.dtype, copy=False)
         layers[-1] *= shares[:, np.newaxis]
-    _propagate_back(layout, views[0], X, layers, gradient, workspace)
-    if center is not None:
-        coef_slots, intercept_slots = mlp_unpack(layout, gradient)
-        coef_slots[0] -= np.outer(center, intercept_slots[0])
+    slopes = _propagate_back(layout, views[0], rows, layers, gradient, workspace)
+    slots, (sums, *_) = mlp_unpack(layout, gradient)
+    weight = alpha / total
+    pull = weight if scale is None else (weight / scale / scale)[:, np.newaxis]
+    inputs = InputWeights(views[0][0], slots[0], pull, workspace.scratch)
+    penalty = inputs.gradient(rows, slopes, shift, sums)
     if alpha > 0:
-        slots = mlp_unpack(layout, gradient)[0]
-        loss += _add_penalty(views[0], slots, alpha / total, workspace.scratch)
-    return loss
+        penalty += _add_penalty(views[0][1:], slots[1:], weight, workspace.scratch)
+    return loss + penalty
 
 
 def _propagate(
     layout: MLPLayout,
     views: tuple[list[np.ndarray], list[np.ndarray]],
     X: Any,
+    shift: np.ndarray | None,
     workspace: MLPWorkspace,
-    center: np.ndarray | None,
 ) -> list[np.ndarray]:
     """Values of the units of all layers but the inputs."""
     activate = ACTIVATIONS[layout.activation]
@@ -305,8 +314,8 @@ def _propagate(
             layers[i][...] = below @ coef
         else:
             np.matmul(below, coef, out=layers[i])
-        if i == 0 and center is not None:
-            intercept = intercept - center @ coef
+        if i == 0 and shift is not None:
+            intercept = intercept - shift @ coef
         layers[i] += intercept
         if i < last:
             activate(layers[i])
@@ -321,39 +330,20 @@ def _propagate_back(
     layers: list[np.ndarray],
     gradient: np.ndarray,
     workspace: MLPWorkspace,
-) -> None:
-    """Gradient of the loss, from its slopes by the outputs in the last of `layers`."""
+) -> np.ndarray:
+    """Gradient but for the weights of the inputs; slopes by sums of the first units."""
     coef_slots, intercept_slots = mlp_unpack(layout, gradient)
     buffers = workspace.slopes(X.shape[0])
     slopes = layers[-1]
-    for i in range(len(coefs) - 1, -1, -1):
+    for i in range(len(coefs) - 1, 0, -1):
         np.add.reduce(slopes, axis=0, out=intercept_slots[i])
-        if i == 0:
-            _input_gradient(X, slopes, coef_slots[0])
-            return
         np.matmul(layers[i - 1].T, slopes, out=coef_slots[i])
         np.matmul(slopes, coefs[i].T, out=buffers[i - 1])
         slopes = buffers[i - 1]
         # The values of the hidden layers are lost.
         DERIVATIVES[layout.activation](layers[i - 1], slopes)
-
-
-def _input_gradient(X: Any, slopes: np.ndarray, out: np.ndarray) -> None:
-    """X^T slopes; of a sparse batch, only the features it has are worked on."""
-    if not sparse.issparse(X):
-        np.matmul(X.T, slopes, out=out)
-        return
-    columns = used_columns(X)
-    if len(columns) < len(out):
-        out[...] = 0
-    places = np.searchsorted(columns, X.indices)
-    # The rows of the batch are the columns of its transpose.
-    shape = (len(columns), X.shape[0])
-    transpose = sparse.csc_array((X.data, places, X.indptr), shape=shape).tocsr()
-    size = max(1, _CHUNK_BYTES // max(1, out.strides[0]))
-    for start in range(0, len(columns), size):
-        stop = min(start + size, len(columns))
-        out[columns[start:stop]] = row_slice(transpose, start, stop) @ slopes
+    np.add.reduce(slopes, axis=0, out=intercept_slots[0])
+    return slopes
 
 
 def _add_penalty(

@@ -109,6 +109,39 @@ def test_a_center_is_taken_from_each_row(container, loss):
     np.testing.assert_allclose(back, vector, rtol=1e-12)
 
 
+@pytest.mark.pairs
+@every_container
+@every_loss
+@pytest.mark.parametrize("block", [12, 2**15])
+@pytest.mark.parametrize("alpha", [0.0, 0.3])
+@pytest.mark.parametrize("is_centred", [False, True])
+def test_rows_are_divided_by_a_scale(
+    monkeypatch, container, loss, block, alpha, is_centred
+):
+    """The network is that of undivided rows with weights that are divided."""
+    for module in ("_mlp", "_optimizers"):
+        monkeypatch.setattr(f"dask_ma.kernels.{module}.BLOCK", block)
+    layout, vector, X, y, weight = problem("tanh", loss)
+    center = np.array([0.0, 3, -2, 0, 1, 0, 0.5]) if is_centred else None
+    scale = np.array([1.0, 0.1, 30, 2, 1e-3, 1, 7])
+    undivided = vector.copy()
+    mlp_unpack(layout, undivided)[0][0][...] /= scale[:, np.newaxis]
+    rows = X if center is None else X - center
+    value, gradient = evaluate(layout, undivided, rows, y, weight, alpha)
+    mlp_unpack(layout, gradient)[0][0][...] /= scale[:, np.newaxis]
+    standard = {"center": center, "scale": scale}
+    X = container(X)
+    found = evaluate(layout, vector, X, y, weight, alpha, **standard)
+    assert found[0] == pytest.approx(value, rel=1e-11)
+    np.testing.assert_allclose(found[1], gradient, rtol=1e-8, atol=1e-11)
+    np.testing.assert_allclose(
+        mlp_outputs(layout, vector, X, **standard),
+        mlp_outputs(layout, undivided, rows),
+        rtol=1e-9,
+        atol=1e-12,
+    )
+
+
 @pytest.mark.each(2)
 @every_container
 @every_activation
@@ -126,7 +159,7 @@ def test_containers_agree(container, activation, dtype):
 
 
 def test_sparse_rows_with_few_columns_in_several_chunks(monkeypatch):
-    monkeypatch.setattr("dask_ma.kernels._mlp._CHUNK_BYTES", 100)
+    monkeypatch.setattr("dask_ma.kernels._mlp_inputs._CHUNK_BYTES", 100)
     rng = np.random.default_rng(0)
     X = sparse.random(9, 500, 0.01, format="csr", random_state=0, dtype=np.float64)
     X.data[:3] = 0  # stored zeros

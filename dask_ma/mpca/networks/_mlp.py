@@ -296,8 +296,8 @@ class MLPNetwork(Network):
 
     def outputs(self, X: Any) -> np.ndarray:
         with _quiet():
-            vector, rows = self._divided(), self._used(X)
-            outputs = mlp_outputs(self._layout, vector, rows, self._center)
+            rows = self._used(X)
+            outputs = mlp_outputs(self._layout, self._values, rows, *self._standard)
         if self._scaling is not None:
             outputs *= self._scaling.outputs
         return (
@@ -368,19 +368,19 @@ class MLPNetwork(Network):
         outputs = 1.0 if self._scaling is None else self._scaling.outputs
         if outputs != 1:
             y = y / outputs
+        center, scale = self._standard
         loss = mlp_loss_and_gradient(
             self._layout,
-            self._divided(),
+            self._values,
             self._used(X),
             y,
             sample_weight,
             self._gradient,
             self._workspace,
             alpha=self._spec.alpha / n_ranks,
-            center=self._center,
+            center=center,
+            scale=scale,
         )
-        if self._scaling is not None:
-            self._first(self._gradient)[...] /= self._scaling.scale[:, np.newaxis]
         return loss * float(outputs) ** 2
 
     def _used(self, X: Any) -> Any:
@@ -392,15 +392,11 @@ class MLPNetwork(Network):
         return X * (1 / self._scaling.unit)
 
     @property
-    def _center(self) -> np.ndarray | None:
-        """What is taken from each row."""
-        return None if self._scaling is None else self._scaling.center
-
-    def _divided(self) -> np.ndarray:
-        """The vector for rows that are centred, and not scaled."""
+    def _standard(self) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """What is taken from each row, and what it is divided by then."""
         if self._scaling is None:
-            return self._values
-        return self._divide(self._values, self._scaling.scale)
+            return None, None
+        return self._scaling.center, self._scaling.scale
 
     def _divide(self, vector: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """A copy whose weights of each feature are divided by its scale."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dask_ma.kernels import blocks
 from dask_ma.mpca.strategies._schedules import CycleSchedule
 
 
@@ -93,11 +94,13 @@ class JointPart:
         total = float(sum(weights))
         if total > 0:
             blending = self._schedule.blending_at(self.cycle)
-            change = -blending * self.values
-            for model, weight in zip(models, weights, strict=True):
-                if weight > 0:  # what a rank that diverges sends may not be finite
-                    change += blending * (weight / total) * model
-            self.values += change
+            for part in blocks(len(self.values)):
+                values = self.values[part]
+                change = -blending * values
+                for model, weight in zip(models, weights, strict=True):
+                    if weight > 0:  # what a rank that diverges sends may not be finite
+                        change += blending * (weight / total) * model[part]
+                values += change
         self.cycle += 1
         return self.values.copy()
 
@@ -162,10 +165,13 @@ class Projection:
         """
         known = self.values[start : start + len(values)]
         trajectory = self.trajectory[start : start + len(values)]
+        smoothing = self._schedule.smoothing
+        extrapolation = self._schedule.extrapolation_at(cycle)
         projected = values.copy()
-        trained = slice(0, len(trajectory))
-        trajectory *= self._schedule.smoothing
-        trajectory += (1 - self._schedule.smoothing) * (values - known)[trained]
-        projected[trained] += self._schedule.extrapolation_at(cycle) * trajectory
+        for part in blocks(len(trajectory)):
+            smoothed = trajectory[part]
+            smoothed *= smoothing
+            smoothed += (1 - smoothing) * (values[part] - known[part])
+            projected[part] += extrapolation * smoothed
         known[...] = values
         return projected
