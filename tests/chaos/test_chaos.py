@@ -1,12 +1,18 @@
 """A handful of struck fits; ``make chaos`` strikes more of them."""
 
-import json
-import os
-import subprocess
+import contextlib
+import io
+import logging
+import multiprocessing.forkserver
+import runpy
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import dask
 import pytest
+
+from chaos.cases import CASES
 
 pytestmark = [
     pytest.mark.slow,
@@ -14,47 +20,80 @@ pytestmark = [
 ]
 
 TESTS = Path(__file__).parents[1]
-CHOSEN = ["--cases", "MASGDClassifier refine,ButterflySGDClassifier periodic"]
+CHOSEN = "MASGDClassifier refine", "ButterflySGDClassifier periodic"
+CASE = ["--cases", ",".join(CHOSEN), "--seed", "0"]
 FAULTS = ["--kinds", "numpy,lazy", "--faults", "kill,join elastic"]
 KILLED = ["--kinds", "numpy", "--faults", "kill"]
 RUNS = {
-    "struck": (["--fits", "2", "--seed", "0", *CHOSEN, *FAULTS], "restart"),
-    "fewer rows": (["--fits", "1", "--seed", "0", *CHOSEN, *KILLED], "continue"),
+    "struck": (["--fits", "2", *CASE, *FAULTS], "restart"),
+    "fewer rows": (["--fits", "1", *CASE, *KILLED], "continue"),
 }
-# As ``make chaos`` does, one after the other in a process that has loaded all modules.
-PROGRAM = """
-import contextlib, io, json, runpy, sys
-import dask, dask_ma  # whose defaults are to stay
 
-done = {}
-for name, (options, policy) in json.loads(sys.argv[1]).items():
-    sys.argv[1:], printed = options, io.StringIO()
-    with (
-        contextlib.redirect_stdout(printed),
-        dask.config.set({"dask-ma.on-worker-loss": policy}),
-    ):
-        try:
-            runpy.run_module("chaos", run_name="__main__", alter_sys=True)
-        except SystemExit as end:
-            done[name] = end.code, printed.getvalue()
-print(json.dumps(done))
-"""
+
+def smaller(case):
+    """The same case with some of its rows and rounds."""
+    rows = tuple(part[:2400] for part in case.rows())
+    return replace(case, rows=lambda: rows, params={**case.params, "max_iter": 20})
+
+
+def unhurried_agent():
+    """The agent of model averaging, in whose fits there is time for workers to join."""
+
+    def agent(context, arguments, params):
+        import time
+
+        from dask_ma.ma.sgd import _agent
+
+        keep = context.save_state
+
+        def keep_later(*args, **kwargs):
+            time.sleep(0.04)
+            keep(*args, **kwargs)
+
+        context.save_state = keep_later
+        return _agent.train(context, arguments, params)
+
+    return agent
 
 
 @pytest.fixture(scope="module")
-def done():
-    """Exit status and output of each run, on the sources that are tested here."""
-    paths = [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(RUNS)],
-        cwd=TESTS,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return json.loads(ended.stdout.splitlines()[-1])
+def patch():
+    """What is changed for these fits."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(TESTS)  # where processes find the modules of chaos
+        patch.setenv("PYTHONWARNINGS", "")  # else chaos would set it
+        for name in CHOSEN:
+            patch.setitem(CASES, name, smaller(CASES[name]))
+        patch.setattr("dask_ma.ma.sgd._linear.train", unhurried_agent())
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def done(patch):
+    """Exit status and output of each run, as ``make chaos`` makes them."""
+    # It is the server of all tests, and not to load what chaos would have it load.
+    multiprocessing.forkserver.ensure_running()
+    loggers = [logging.getLogger(name) for name in ("distributed", "dask_ma.engine")]
+    before = [(logger.level, logger.propagate) for logger in loggers]
+    try:
+        return {name: run(patch, *how) for name, how in RUNS.items()}
+    finally:
+        for logger, (level, propagate) in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+            logger.propagate = propagate
+
+
+def run(patch, options, policy):
+    """Call the program with some options, where losses are met by a policy."""
+    patch.setattr(sys, "argv", ["chaos", *options])
+    printed = io.StringIO()
+    with (
+        contextlib.redirect_stdout(printed),
+        dask.config.set({"dask-ma.on-worker-loss": policy}),
+        pytest.raises(SystemExit) as end,
+    ):
+        runpy.run_module("chaos", run_name="__main__")
+    return end.value.code, printed.getvalue()
 
 
 def test_struck_fits_are_right(done):
