@@ -3,15 +3,18 @@
 import os
 import signal
 import time
+from concurrent.futures import ProcessPoolExecutor
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
+from distributed.utils import get_mp_context
 
 from dask_ma import MASGDClassifier
 from dask_ma.data import _stream
+from dask_ma.data._allocator import memory_taken
 from dask_ma.exceptions import InsufficientMemoryError
 
 pytestmark = pytest.mark.slow
@@ -114,9 +117,10 @@ def test_a_fit_that_takes_too_much_again_and_again(client, rows, ended):
 
 @pytest.fixture(scope="module")
 def small_cluster():
-    """Client of two processes of 600 MB, in which nothing is loaded yet."""
+    """Client of two processes that may take 350 MB more than they begin with."""
+    with ProcessPoolExecutor(1, mp_context=get_mp_context()) as forked:
+        taken = forked.submit(memory_taken).result()
     values = {
-        "distributed.worker.multiprocessing-method": "spawn",
         "distributed.worker.memory.monitor-interval": "100ms",
         "distributed.deploy.lost-worker-timeout": "1 hour",
     }
@@ -125,7 +129,7 @@ def small_cluster():
         LocalCluster(
             n_workers=N_WORKERS,
             threads_per_worker=1,
-            memory_limit="600 MB",
+            memory_limit=taken + 350 * 10**6,
             dashboard_address=":0",
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
@@ -167,7 +171,7 @@ def processes(client):
 
 
 def test_rows_that_would_fill_the_workers(small_workers, caplog):
-    """240 of 1200 MB, where modules and a joined copy take most of it."""
+    """240 of 700 MB beside their modules, where a joined copy takes as much."""
     before = processes(small_workers)
     with caplog.at_level("INFO", "dask_ma.data"):
         model = MASGDClassifier(max_iter=2, tol=None, refine=None, random_state=0)
@@ -188,8 +192,7 @@ def test_rows_that_have_to_be_held(small_workers):
 def test_blocks_that_no_worker_can_make(small_workers):
     """Nannies end all workers that try, and the fit says so."""
     found = "given up after 2 losses .* smaller blocks of rows"
-    # Each takes seconds, as new workers have to load all modules.
     few = dask.config.set({"dask-ma.recovery.max-memory-restarts": 1})
     with few, pytest.raises(InsufficientMemoryError, match=found):
-        MASGDClassifier().fit(*made_rows(1, wasted=700 * 10**6))
+        MASGDClassifier().fit(*made_rows(1, wasted=400 * 10**6))
     small_workers.wait_for_workers(N_WORKERS, timeout=60)
