@@ -189,6 +189,5 @@ def assert_usable(assert_clean: Callable[[Client], None]) -> Callable[..., None]
         client.wait_for_workers(n_workers, timeout=60)
         results = run_spmd(program, client=client)
         assert results == [n_workers * (n_workers + 1) // 2] * n_workers
-        assert_clean(client)
 
     return check
