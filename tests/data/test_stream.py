@@ -84,7 +84,8 @@ def lazy(X, y, kind="array", size=N_ROWS // N_BLOCKS):
     return given
 
 
-# One of them is refined to the optimum, which takes ten times as long as the rounds.
+# Ranks have two blocks each. One of them is refined to the optimum, which takes ten
+# times as long as the rounds.
 ESTIMATORS = [
     lambda: MASGDClassifier(max_iter=4, refine=None, random_state=0),
     lambda: ButterflySGDClassifier(max_iter=4, random_state=0, batch_size=8),
@@ -108,7 +109,7 @@ def fitted():
     """``fitted(make, X, y)``: parameters of the fitted model."""
 
     def fit(make, X, y):
-        model = make()
+        model = make().set_params(n_ranks=2)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # a few passes
             model.fit(X) if isinstance(model, UNLABELLED) else model.fit(X, y)
@@ -233,7 +234,7 @@ def ratings_of(kind, folder):
 def test_ratings_of_disks(cluster, on_disks, written, solver, kind, tmp_path_factory):
     X, y = ratings_of(kind, tmp_path_factory.mktemp("ratings"))
     model = SchMPMatrixFactorization(
-        2, solver=solver, max_iter=2, tol=0, random_state=0
+        2, solver=solver, max_iter=2, tol=0, n_ranks=2, random_state=0
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -190,7 +190,7 @@ def test_one_after_the_other(client, undisturbed, tmp_path):
 
 
 def doomed_agent(mark, folder="factorization"):
-    """The agent of a method, whose rank 2 dies as it sends a block in the fifth rotation."""
+    """The agent of a method, whose rank 2 dies as it sends a block of the fifth."""
 
     def agent(context, arguments, params):
         _agent = import_module(f"dask_ma.schmp.{folder}._agent")
