@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -19,6 +19,8 @@ from distributed.utils import get_mp_context
 
 from dask_ma import run_spmd
 from dask_ma.comm import allreduce
+from dask_ma.data import scheduler_workers
+from dask_ma.engine._liveness import is_running
 from dask_ma.exceptions import PeerLostError
 
 _MOST_SECONDS = 25.0  # from the loss of a worker to the error
@@ -124,28 +126,52 @@ def _bare_workers(
             process.join(30)
 
 
-@pytest.fixture
-def n_workers() -> int:
-    """Workers of :func:`struck_client`; a file of tests may have its own."""
-    return 3
+@pytest.fixture(scope="module")
+def crew() -> Iterator[Callable[..., Client]]:
+    """``crew(n, *options)`` is a client of `n` such workers, kept for later tests.
+
+    Only those that the tests before have lost are started again. Workers with other
+    options are on a cluster of their own.
+    """
+    with ExitStack() as stack:
+        yield partial(_crew, stack, {})
+
+
+def _crew(
+    stack: ExitStack,
+    crews: dict[tuple[str, ...], tuple[Client, list[BaseProcess]]],
+    n_workers: int,
+    *options: str,
+) -> Client:
+    """Client of workers without a nanny, as many as are wanted."""
+    if options not in crews:
+        cluster = LocalCluster(n_workers=0, processes=True, dashboard_address=":0")
+        client = Client(stack.enter_context(cluster), set_as_default=False)
+        crews[options] = stack.enter_context(client), []
+    client, processes = crews[options]
+    deadline = time.monotonic() + _MOST_SECONDS
+    while True:  # until those that are about to go have gone
+        running = [*map(is_running, scheduler_workers(client).values())]
+        n_there = sum(process.is_alive() for process in processes)
+        if running == [True] * n_there:
+            break
+        assert time.monotonic() < deadline, "workers are neither there nor gone"
+        time.sleep(0.01)
+    missing = _bare_workers(client, n_workers - n_there, *options)
+    processes += stack.enter_context(missing)
+    return client
 
 
 @pytest.fixture
 def struck_client(
-    n_workers: int,
-    cluster_client: Client,
-    bare_workers: Callable[..., AbstractContextManager[list[BaseProcess]]],
-    assert_usable: Callable[..., None],
+    crew: Callable[..., Client], assert_usable: Callable[..., None]
 ) -> Iterator[Client]:
-    """The current client, of some workers of which the test kills one."""
-    with bare_workers(cluster_client, n_workers):
-        with (
-            cluster_client.as_current(),
-            dask.config.set({"dask-ma.recovery.wait": "100 ms"}),
-        ):
-            yield cluster_client
-        assert len(cluster_client.nthreads()) == n_workers - 1
-        assert_usable(cluster_client, n_workers - 1)
+    """The current client, of three workers of which the test kills one."""
+    client = crew(3)
+    with client.as_current(), dask.config.set({"dask-ma.recovery.wait": "100 ms"}):
+        yield client
+    assert len(client.nthreads()) == 2
+    assert_usable(client, 2)
 
 
 @pytest.fixture

@@ -640,16 +640,16 @@ def leave_soon(then=None):
     return strike
 
 
+MORTAL = "--lifetime", "1 hour"
+
+
 @pytest.fixture
-def mortal(cluster_client, bare_workers, assert_clean):
+def mortal(crew, assert_clean):
     """The current client, of three workers that close by themselves some day."""
-    with (
-        cluster_client.as_current(),
-        bare_workers(cluster_client, 3, "--lifetime", "1 hour"),
-        dask.config.set({"dask-ma.recovery.wait": 0}),
-    ):
-        yield cluster_client
-        assert_clean(cluster_client)
+    client = crew(3, *MORTAL)
+    with client.as_current(), dask.config.set({"dask-ma.recovery.wait": 0}):
+        yield client
+    assert_clean(client)
 
 
 def assert_regrouped(model, caplog, n_before):
@@ -694,28 +694,20 @@ def wait_for_the_end():
     ("kind", "rank", "options"),
     [
         ("numpy", 0, ()),
-        ("numpy", 1, ("--lifetime", "1 hour")),
+        ("numpy", 1, MORTAL),
         ("persisted", 1, ()),
         ("lazy", 1, ()),
-        ("on disks", 1, ("--lifetime", "1 hour")),
+        ("on disks", 1, MORTAL),
     ],
 )
 def test_a_worker_that_closes_in_the_first_round(
-    rows,
-    cluster_client,
-    bare_workers,
-    at_round,
-    caplog,
-    assert_clean,
-    kind,
-    rank,
-    options,
+    rows, crew, at_round, caplog, assert_clean, kind, rank, options
 ):
     """Nothing is lost, whatever cluster it is: all rows are shared out once more."""
     at_round(0, leave_soon(wait_for_the_end()), rank=rank)
+    client = crew(3, *options)
     with (
-        cluster_client.as_current(),
-        bare_workers(cluster_client, 3, *options),
+        client.as_current(),
         dask.config.set(
             {
                 "dask-ma.recovery.wait": 0,
@@ -726,8 +718,8 @@ def test_a_worker_that_closes_in_the_first_round(
         caplog.at_level(logging.INFO, "dask_ma.engine"),
     ):
         given = "lazy" if kind == "on disks" else kind
-        model = MASGDClassifier(**PARAMS).fit(*as_input(given, cluster_client, *rows))
-        assert_clean(cluster_client)
+        model = MASGDClassifier(**PARAMS).fit(*as_input(given, client, *rows))
+        assert_clean(client)
     assert_regrouped(model, caplog, 0)
 
 
@@ -744,7 +736,7 @@ def test_workers_that_close_again_and_again_in_the_first_round(mortal, rows, at_
 
 @pytest.mark.parametrize("is_in_order", [True, False])
 def test_a_worker_that_goes_while_rows_are_shared_out(
-    cluster_client, bare_workers, rows, monkeypatch, caplog, assert_clean, is_in_order
+    crew, rows, monkeypatch, caplog, assert_clean, is_in_order
 ):
     """Nothing is lost with it if it leaves in order."""
     partition, gone = _fit.partition, []
@@ -761,14 +753,14 @@ def test_a_worker_that_goes_while_rows_are_shared_out(
         return partition(*args, client=client, addresses=addresses, **kwargs)
 
     monkeypatch.setattr(_fit, "partition", partition_late)
+    ours = crew(3)
     with (
-        cluster_client.as_current(),
-        bare_workers(cluster_client, 3),
+        ours.as_current(),
         dask.config.set({"dask-ma.recovery.wait": 0}),
         caplog.at_level(logging.INFO, "dask_ma.engine"),
     ):
         model = MASGDClassifier(**PARAMS).fit(*rows)
-        assert_clean(cluster_client)
+        assert_clean(ours)
     said = [r.getMessage() for r in caplog.records if r.name == "dask_ma.engine"]
     assert any(f"lost {gone[0]}" in text for text in said) is not is_in_order
     assert any("shares out its rows anew" in text for text in said) is is_in_order
@@ -879,18 +871,18 @@ def test_a_worker_that_is_killed_while_it_closes(mortal, rows, at_round, caplog)
 
 @pytest.mark.parametrize("kind", ["numpy", "on disks"])
 def test_a_worker_that_closes_without_notice(
-    rows, cluster_client, bare_workers, at_round, caplog, assert_clean, kind
+    rows, crew, at_round, caplog, assert_clean, kind
 ):
     """Where no lifetime is set, ranks do not ask each round; it counts as a loss."""
     at_round(STRUCK, leave_soon(), rank=1)
+    client = crew(3)
     with (
-        cluster_client.as_current(),
-        bare_workers(cluster_client, 3),
+        client.as_current(),
         dask.config.set({"dask-ma.recovery.wait": 0, "dask-ma.data.persist": False}),
     ):
-        given = as_input("numpy" if kind == "numpy" else "lazy", cluster_client, *rows)
+        given = as_input("numpy" if kind == "numpy" else "lazy", client, *rows)
         model = MASGDClassifier(**PARAMS).fit(*given)
-        assert_clean(cluster_client)
+        assert_clean(client)
     assert "MASGDClassifier: lost" in caplog.text
     assert [r["round"] for r in model.history_] == list(range(1, N_ROUNDS + 1))
     assert model.history_[-1]["n_samples"] == 1500

@@ -24,10 +24,10 @@ ESTIMATORS = {
 
 
 @pytest.fixture
-def client(cluster_client, bare_workers, assert_usable):
-    with bare_workers(cluster_client, N_WORKERS):
-        yield cluster_client
-        assert_usable(cluster_client, N_WORKERS)
+def client(crew, assert_usable):
+    client = crew(N_WORKERS)
+    yield client
+    assert_usable(client, N_WORKERS)
 
 
 @pytest.fixture

@@ -28,14 +28,11 @@ OPTIONS = {"n_iterations": 6, "n_ranks": N_WORKERS, "random_state": 0}
 
 
 @pytest.fixture
-def client(cluster_client, bare_workers):
+def client(crew):
     """The current client, of four workers some of which the test kills."""
-    with (
-        bare_workers(cluster_client, N_WORKERS),
-        cluster_client.as_current(),
-        dask.config.set({"dask-ma.recovery.wait": "100 ms"}),
-    ):
-        yield cluster_client
+    client = crew(N_WORKERS)
+    with client.as_current(), dask.config.set({"dask-ma.recovery.wait": "100 ms"}):
+        yield client
 
 
 def make_program(doomed=(), phase=None, folder=None):
