@@ -17,8 +17,8 @@ from dask_ma.exceptions import PeerLostError
 
 
 @pytest.fixture(scope="module")
-def processes() -> Iterator[Client]:
-    """Client of two worker processes with one thread each."""
+def cluster_client() -> Iterator[Client]:
+    """Client of two worker processes, which are started again where they end."""
     with (
         LocalCluster(
             n_workers=2, threads_per_worker=1, dashboard_address=":0"
@@ -26,6 +26,13 @@ def processes() -> Iterator[Client]:
         Client(cluster) as client,
     ):
         yield client
+
+
+@pytest.fixture
+def processes(cluster_client: Client) -> Client:
+    """The same when both workers are there."""
+    cluster_client.wait_for_workers(2, timeout=60)
+    return cluster_client
 
 
 def received(client):
@@ -96,22 +103,16 @@ def test_scatter_between_processes(processes):
     assert (rows != X).nnz == 0
 
 
-def test_worker_that_dies_while_it_computes():
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=":0"
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        addresses = sorted(client.nthreads())
+def test_worker_that_dies_while_it_computes(processes):
+    client, addresses = processes, sorted(processes.nthreads())
 
-        def die(block):
-            import os
-            import time
+    def die(block):
+        import os
+        import time
 
-            time.sleep(0.5)
-            os._exit(1)
+        time.sleep(0.5)
+        os._exit(1)
 
-        X = da.ones((4, 2), chunks=(2, 2)).map_blocks(die, meta=np.empty((0, 0)))
-        with pytest.raises(PeerLostError, match="have gone while"):
-            partition(X, np.ones(4), n_ranks=2, addresses=addresses, client=client)
+    X = da.ones((4, 2), chunks=(2, 2)).map_blocks(die, meta=np.empty((0, 0)))
+    with pytest.raises(PeerLostError, match="have gone while"):
+        partition(X, np.ones(4), n_ranks=2, addresses=addresses, client=client)

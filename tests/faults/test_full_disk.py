@@ -33,7 +33,7 @@ def cluster_client(assert_usable):
     with (
         dask.config.set(
             {
-                "distributed.worker.memory.target": 0.0005,
+                "distributed.worker.memory.target": 0.0007,
                 "distributed.worker.memory.monitor-interval": "100ms",
                 "distributed.scheduler.work-stealing": False,  # each keeps its share
             }
@@ -42,7 +42,7 @@ def cluster_client(assert_usable):
             n_workers=N_WORKERS,
             threads_per_worker=1,
             processes=True,
-            memory_limit="1 GiB",
+            memory_limit="700 MB",
             dashboard_address=":0",
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
@@ -72,8 +72,8 @@ def current(client):
 @pytest.fixture(scope="module")
 def rows():
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(20000, 20))
-    return X, (X @ np.arange(20) + rng.normal(size=20000) > 0).astype(int)
+    X = rng.normal(size=(12000, 20))
+    return X, (X @ np.arange(20) + rng.normal(size=12000) > 0).astype(int)
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +213,7 @@ def takes_too_much(monkeypatch, tmp_path):
             keep(n_rounds, *args, **kwargs)
             if context.group.rank == 1 and n_rounds == 3 and not mark.exists():
                 mark.touch()
-                too_much = np.ones(2**27)  # 1 GiB
+                too_much = np.ones(2**26)  # 512 MiB
                 while too_much.size:
                     time.sleep(0.01)
 
