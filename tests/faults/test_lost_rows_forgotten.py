@@ -192,28 +192,33 @@ def test_factors_of_other_ratings(without, early_stopping):
     np.testing.assert_allclose(model.predict(lost), alone.predict(lost), atol=0.2)
 
 
-@pytest.mark.parametrize("sampler", ["exact", "metropolis"])
-@pytest.mark.parametrize("at_round", [5, 12])
-def test_words_of_documents_that_are_gone_do_not_count(
-    without, monkeypatch, sampler, at_round
-):
-    """Neither as tokens of topics, nor in samples that have been taken."""
-    # Otherwise the clock tells when to keep a state.
-    monkeypatch.setattr(RankContext, "is_checkpointed", True)
+@pytest.fixture(scope="module", params=["exact", "metropolis"])
+def documents(request):
+    """Documents, a model that is to lose the second half, and one without those."""
     rng = np.random.default_rng(0)
     topics = rng.dirichlet(np.full(40, 0.1), 4)
     shares = np.r_[
         rng.dirichlet(np.full(4, 0.3), 40) @ topics, np.full((40, 40), 0.025)
     ]
     X = np.array([rng.multinomial(60, each / each.sum()) for each in shares])
-    model = SchMPLDA(4, max_iter=14, random_state=0, sampler=sampler, n_ranks=2)
+    params = {"max_iter": 14, "random_state": 0, "n_ranks": 2}
+    model, alone = (SchMPLDA(4, sampler=request.param, **params) for _ in range(2))
+    return X, model, alone.fit(X[:40])
+
+
+@pytest.mark.parametrize("at_round", [5, 12])
+def test_words_of_documents_that_are_gone_do_not_count(
+    documents, without, monkeypatch, at_round
+):
+    """Neither as tokens of topics, nor in samples that have been taken."""
+    # Otherwise the clock tells when to keep a state.
+    monkeypatch.setattr(RankContext, "is_checkpointed", True)
+    X, model, alone = documents
     model = without(40, model, at_round, X)
     counts = model.components_ - model.topic_word_prior_
     assert counts.min() > -1e-5
     np.testing.assert_allclose(counts.sum(axis=0), X[:40].sum(axis=0), rtol=1e-5)
-    alone = SchMPLDA(4, max_iter=14, random_state=0, sampler=sampler, n_ranks=2)
-    expected = alone.fit(X[:40]).perplexity(X[:40])
-    assert model.perplexity(X[:40]) < 1.2 * expected
+    assert model.perplexity(X[:40]) < 1.2 * alone.perplexity(X[:40])
 
 
 def test_a_perplexity_of_other_documents_does_not_end_a_fit(without):
