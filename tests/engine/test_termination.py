@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -194,24 +192,28 @@ def test_ranks_on_a_cluster(saved, inproc_client, monkeypatch):
 
 
 MAIN = """
-import sys
+import os
 import dask
 import numpy as np
 from dask_ma import MASGDClassifier
 
-def main(path):
-    X = np.random.default_rng(0).normal(size=(400, 4))
-    with dask.config.set({"dask-ma.checkpoint.path": path}):
-        MASGDClassifier(max_iter=10**7, tol=None, random_state=0).fit(X, X[:, 0] > 0)
-"""
-ALONE = "main(sys.argv[1])"
-# In a copy of a process that has loaded all modules.
-WITH_A_CLUSTER = """
-import os
-from distributed import Client
-
 for number in 1, 2:
     os.dup2(os.open({log!r}, os.O_CREAT | os.O_WRONLY | os.O_APPEND), number)
+
+def main(path):
+    X = np.random.default_rng(0).normal(size=(400, 4))
+    with dask.config.set({{"dask-ma.checkpoint.path": path}}):
+        MASGDClassifier(max_iter=10**7, tol=None, random_state=0).fit(X, X[:, 0] > 0)
+"""
+ALONE = """
+try:
+    main({path!r})
+finally:
+    print("closed")
+"""
+WITH_A_CLUSTER = """
+from distributed import Client
+
 with dask.config.set({{"dask-ma.data.moved-rows": 0}}), Client({address!r}):
     try:
         main({path!r})
@@ -220,20 +222,25 @@ with dask.config.set({{"dask-ma.data.moved-rows": 0}}), Client({address!r}):
 """
 
 
-def terminated(path, process):
-    """Have a process end once it has saved two rounds."""
+def terminated(code, path, log):
+    """What a program has printed that is ended once it has saved two rounds.
+
+    It runs in a copy of a process that has loaded all modules.
+    """
+    process = get_mp_context().Process(target=exec, args=(code, {}))
+    process.start()
     deadline = time.monotonic() + SECONDS
-    while len(rounds_in(path)) < 2:
-        assert is_running(process) and time.monotonic() < deadline
-        time.sleep(0.02)
-    process.terminate()
-
-
-def is_running(process):
-    """Of either kind."""
-    if isinstance(process, subprocess.Popen):
-        return process.poll() is None
-    return process.is_alive()
+    try:
+        while len(rounds_in(path)) < 2:
+            assert process.is_alive() and time.monotonic() < deadline
+            time.sleep(0.02)
+        process.terminate()
+        process.join(SECONDS)
+    finally:
+        process.kill()
+    printed = log.read_text()
+    assert process.exitcode == 143, printed
+    return printed
 
 
 def check_that_another_process_goes_on(path, n_ranks):
@@ -244,40 +251,19 @@ def check_that_another_process_goes_on(path, n_ranks):
     assert [record["round"] for record in model.history_] == [*range(1, done + 4)]
 
 
-@pytest.mark.slow
-def test_a_program(saved):
-    """A job that its batch system ends, and another process that goes on from there."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", MAIN + ALONE, str(saved)],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        terminated(saved, process)
-        _, err = process.communicate(timeout=SECONDS)
-    finally:
-        process.kill()
-    assert process.returncode == 143, err
-    assert "SIGTERM has ended the fit of MASGDClassifier" in err
-    assert "Traceback" not in err
-    check_that_another_process_goes_on(saved, 1)
+@pytest.mark.parametrize("ranks", ["here", "on a cluster"])
+def test_a_program(request, saved, tmp_path, ranks):
+    """A job that its batch system ends, and another process that goes on from there.
 
-
-def test_a_program_with_a_cluster(saved, tmp_path, process_client):
-    """Ranks in other processes, which get no signal, end with their client."""
-    log = tmp_path / "log"
-    places = {"log": str(log), "path": str(saved)}
-    address = process_client.scheduler.address
-    code = MAIN + WITH_A_CLUSTER.format(address=address, **places)
-    process = get_mp_context().Process(target=exec, args=(code, {}))
-    process.start()
-    try:
-        terminated(saved, process)
-        process.join(SECONDS)
-    finally:
-        process.kill()
-    printed = log.read_text()
-    assert process.exitcode == 143, printed
+    Ranks in other processes, which get no signal, end with their client.
+    """
+    places, n_ranks = {"log": str(tmp_path / "log"), "path": str(saved)}, 1
+    code = MAIN + ALONE
+    if ranks == "on a cluster":
+        client = request.getfixturevalue("process_client")
+        places["address"], n_ranks = client.scheduler.address, len(client.nthreads())
+        code = MAIN + WITH_A_CLUSTER
+    printed = terminated(code.format(**places), saved, tmp_path / "log")
     assert "SIGTERM has ended the fit of MASGDClassifier" in printed
     assert "closed" in printed and "Traceback" not in printed
-    check_that_another_process_goes_on(saved, len(process_client.nthreads()))
+    check_that_another_process_goes_on(saved, n_ranks)
