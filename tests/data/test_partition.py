@@ -641,7 +641,9 @@ def test_small_numbers_are_sent_as_they_are(client, workers, clean, build, dtype
 
 
 @pytest.mark.parametrize("convert", [np.asarray, sp.csr_matrix, sp.csr_array])
-def test_rows_of_the_client_lie_once_in_the_memory_of_their_worker(convert):
+def test_rows_of_the_client_lie_once_in_the_memory_of_their_worker(
+    process_client, convert
+):
     """Also where they have been dealt out in short runs, which are joined again."""
     rng = np.random.default_rng(0)
     X = convert(rng.random((4000, 30)) * (rng.random((4000, 30)) < 0.5))
@@ -659,21 +661,15 @@ def test_rows_of_the_client_lie_once_in_the_memory_of_their_worker(convert):
         dense = [r.toarray() if sp.issparse(r) else r for r in rows]
         return alone, len(shard.blocks), len(one.blocks), np.array_equal(*dense)
 
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=":0"
-        ) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        where = list(client.nthreads())
-        result = partition(
-            X, np.ones(4000), n_ranks=2, addresses=where, client=client, deal="memory"
-        )
-        for spec, address in zip(result.shards, where, strict=True):
-            found = client.submit(
-                share, spec.arguments, workers=[address], pure=False
-            ).result()
-            assert found[0] and found[1] > 10 and found[2:] == (1, True)
+    client, where = process_client, sorted(process_client.nthreads())[:2]
+    result = partition(
+        X, np.ones(4000), n_ranks=2, addresses=where, client=client, deal="memory"
+    )
+    for spec, address in zip(result.shards, where, strict=True):
+        found = client.submit(
+            share, spec.arguments, workers=[address], pure=False
+        ).result()
+        assert found[0] and found[1] > 10 and found[2:] == (1, True)
 
 
 def test_blocks_that_do_not_lie_together_are_copied_together(build):

@@ -525,8 +525,8 @@ def test_a_worker_that_joins(scheduler_client, rows, monkeypatch, tmp_path):
     def add_workers():
         while not reached.exists():
             time.sleep(0.01)
-        cluster.scale(4)
-        client.wait_for_workers(4, timeout=60)
+        cluster.scale(3)
+        client.wait_for_workers(3, timeout=60)
         go.touch()
 
     monkeypatch.setattr("dask_ma.ma.sgd._linear.train", agent)
