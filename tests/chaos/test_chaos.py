@@ -33,7 +33,7 @@ RUNS = {
 def smaller(case):
     """The same case with some of its rows and rounds."""
     rows = tuple(part[:2400] for part in case.rows())
-    return replace(case, rows=lambda: rows, params={**case.params, "max_iter": 20})
+    return replace(case, rows=lambda: rows, params={**case.params, "max_iter": 16})
 
 
 def unhurried_agent():
@@ -47,7 +47,7 @@ def unhurried_agent():
         keep = context.save_state
 
         def keep_later(*args, **kwargs):
-            time.sleep(0.04)
+            time.sleep(0.05)
             keep(*args, **kwargs)
 
         context.save_state = keep_later

@@ -291,11 +291,12 @@ def test_a_loss_after_a_join(grow, alone, two_classes, before, after, dies_in):
 
 
 def network(strategy):
+    # Ranks that do not wait for each other may pass several epochs at a time.
+    many = isinstance(strategy, strategies.MPCA)
     return dask_ma.MPCAClassifier(
         (6,),
-        # Ranks that do not wait for each other may pass several epochs at a time.
-        max_iter=100 if isinstance(strategy, strategies.MPCA) else 8,
-        batch_size=50,
+        max_iter=100 if many else 8,
+        batch_size=100 if many else 50,
         tol=None,
         random_state=0,
         strategy=strategy,
