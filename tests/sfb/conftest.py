@@ -186,13 +186,13 @@ Labelled = dict[int, tuple[np.ndarray, np.ndarray]]
 
 @pytest.fixture(scope="session")
 def labelled() -> Labelled:
-    """For 2, 3, 10 classes, 200 rows of length 1 with 8 features, and their labels."""
+    """For 2, 3, 10 classes, 120 rows of length 1 with 8 features, and their labels."""
     found = {}
     for n_classes in (2, 3, 10):
         rng = np.random.default_rng(n_classes)
-        y = np.minimum(rng.geometric(min(0.6, 2 / n_classes), 200) - 1, n_classes - 1)
+        y = np.minimum(rng.geometric(min(0.6, 2 / n_classes), 120) - 1, n_classes - 1)
         y[:n_classes] = np.arange(n_classes)
-        X = rng.normal(size=(200, 8)) + rng.normal(size=(n_classes, 8))[y] + 0.3
+        X = rng.normal(size=(120, 8)) + rng.normal(size=(n_classes, 8))[y] + 0.3
         X[rng.random(X.shape) < 0.3] = 0
         found[n_classes] = normalize(X), y
     return found

@@ -12,14 +12,14 @@ from dask_ma.sfb.logistic import _refine
 
 @pytest.fixture(scope="module")
 def texts():
-    """300 rows of 10 classes, with 1 to 3000 of 800 words."""
+    """150 rows of 10 classes, with 1 to 3000 of 400 words."""
     rng = np.random.default_rng(0)
-    words = 1 / np.arange(1, 801)
-    topics = rng.gamma(0.3, size=(10, 800)) * words
+    words = 1 / np.arange(1, 401)
+    topics = rng.gamma(0.3, size=(10, 400)) * words
     topics /= topics.sum(axis=1, keepdims=True)
     words /= words.sum()
-    y = rng.integers(0, 10, 300)
-    lengths = np.exp(rng.normal(4, 1.3, 300)).astype(int) + 1
+    y = rng.integers(0, 10, 150)
+    lengths = np.exp(rng.normal(4, 1.3, 150)).astype(int) + 1
     rows = [
         rng.multinomial(length, 0.1 * topics[k] + 0.9 * words)
         for length, k in zip(lengths, y, strict=True)
@@ -94,7 +94,7 @@ def test_without_a_penalty_bfgs_has_exact_steps(texts, monkeypatch):
     monkeypatch.setattr(_refine, "model_point", refused)
     X, y = texts
     y = np.random.default_rng(0).integers(0, 3, len(y))
-    rows = X[:, :500].toarray()[:, ::10]
+    rows = X[:, :200].toarray()[:, ::10]
     monkeypatch.setattr(_refine, "MOST_VARIABLES", 2)
     model = SFBLogisticRegression(None, random_state=0, max_iter=20)
     model.fit(sparse.csr_array(rows), y)

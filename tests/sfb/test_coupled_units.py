@@ -364,14 +364,21 @@ def test_a_step_from_where_passes_have_led_is_not_long(alike, monkeypatch, produ
     assert products[0] == 3 < max(products)
 
 
+@pytest.fixture(scope="module")
+def whole(alike):
+    """A fit whose first step is short."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_truncated, "_MOST_AT_FIRST", 4)
+        return fit(alike, n_ranks=2)
+
+
 @pytest.mark.parametrize("n_left", [1, 4])
-def test_a_resumed_fit(alike, interrupted, tmp_path, monkeypatch, n_left):
+def test_a_resumed_fit(alike, whole, interrupted, tmp_path, monkeypatch, n_left):
     """It has the same units, and its first step is as long as ever.
 
     Also where a rank has lost its state.
     """
     monkeypatch.setattr(_truncated, "_MOST_AT_FIRST", 4)
-    whole = fit(alike, n_ranks=2)
     with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
         with interrupted(whole.n_iter_ - n_left):
             fit(alike, n_ranks=2)

@@ -259,7 +259,7 @@ def test_the_best_pass_is_returned():
 def test_steps_become_shorter():
     """Below the noise of a constant step."""
     X, y = data("iris")
-    params = {"refine": False, "eta0": 2.0, "batch_size": 1, "max_iter": 50}
+    params = {"refine": False, "eta0": 2.0, "batch_size": 1, "max_iter": 35}
     params |= {"alpha": 1e-2, "solver": "sgd", "random_state": 0}
     least = {
         rate: min(

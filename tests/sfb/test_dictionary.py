@@ -72,7 +72,7 @@ def digest(model):
 @pytest.mark.parametrize("communication", ["statistics", "factors"])
 def test_planted_atoms_are_found(planted, solver, communication):
     X, atoms = planted
-    steps = {"max_iter": 60, "eta0": 0.5} if solver == "sgd" else {"max_iter": 30}
+    steps = {"max_iter": 40, "eta0": 0.5} if solver == "sgd" else {"max_iter": 30}
     model = fit(X, solver=solver, communication=communication, n_ranks=2, **steps)
     likeness = abs(model.components_ @ atoms.T).max(axis=0)
     assert likeness.min() > 0.98
@@ -101,7 +101,7 @@ def peer(X):
 @pytest.mark.parametrize("solver", ["online", "sgd"])
 def test_the_objective_is_not_above_that_of_scikit_learn(X, peer, solver):
     # Steps need more passes over so few rows.
-    n_passes = 100 if solver == "sgd" else 10
+    n_passes = 60 if solver == "sgd" else 10
     model = fit(X, max_iter=n_passes, dict_init=peer.dict_init, solver=solver)
     ours = objective(model.components_, X)
     assert ours <= 1.01 * objective(peer.components_, X)
@@ -158,6 +158,7 @@ def test_one_rank_and_three_learn_the_same_from_whole_passes(X, solver):
 
 
 def test_threads_and_clusters_agree(inproc_client, process_client, X):
+    X = X[:120]
     here = [digest(fit(X, **case)) for case in CASES]
     assert [digest(fit(X, **case)) for case in CASES] == here
     for client in (inproc_client, process_client):
@@ -175,16 +176,22 @@ def test_sparse_rows_are_like_dense_ones(X, monkeypatch):
         np.testing.assert_allclose(codes, dense.transform(rows), atol=1e-3)
 
 
+@pytest.fixture(scope="module")
+def memory(X):
+    """What four ranks learn from rows in memory."""
+    return fit(X[:80], n_ranks=4)
+
+
 @pytest.mark.parametrize("kind", ["array", "sparse array", "frame"])
-def test_dask_collections(cluster, X, kind):
-    rows = da.from_array(X, chunks=(60, P))
+def test_dask_collections(cluster, X, memory, kind):
+    X = X[:80]
+    rows = da.from_array(X, chunks=(20, P))
     if kind == "sparse array":
         rows = rows.map_blocks(sparse.csr_matrix)
     if kind == "frame":
         names = [f"x{i}" for i in range(P)]
         rows = dd.from_pandas(pd.DataFrame(X, columns=names), npartitions=4)
     model = fit(rows, n_ranks=4)
-    memory = fit(X, n_ranks=4)
     np.testing.assert_allclose(model.components_, memory.components_, atol=1e-9)
     codes = model.transform(rows)
     assert isinstance(codes, da.Array)

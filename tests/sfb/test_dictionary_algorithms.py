@@ -211,7 +211,7 @@ def test_equal_atoms_say_nothing_to_the_user():
 # Fits ---------------------------------------------------------------------------------
 
 
-def signals(n_rows=240):
+def signals(n_rows=120):
     """Sums of a few of eight directions."""
     rng = np.random.default_rng(1)
     codes = rng.normal(size=(n_rows, 8)) * (rng.random((n_rows, 8)) < 0.3)
@@ -245,7 +245,7 @@ def test_fits_end_alike(solver, algorithm, positive):
 def test_any_number_of_ranks(algorithm):
     X = signals()
     one, four = (
-        model(fit_algorithm=algorithm, n_ranks=n, shuffle=False, batch_size=240).fit(X)
+        model(fit_algorithm=algorithm, n_ranks=n, shuffle=False, batch_size=120).fit(X)
         for n in (1, 4)
     )
     np.testing.assert_allclose(one.components_, four.components_, atol=1e-5)

@@ -14,7 +14,7 @@ from dask_ma import SFBDictionaryLearning
 PARAMS = {
     "n_components": 5,
     "alpha": 0.1,
-    "max_iter": 4,
+    "max_iter": 3,
     "batch_size": 20,
     "tol": 0,
     "max_no_improvement": None,
@@ -75,10 +75,22 @@ def test_data_of_another_shape_begin_anew(X, tmp_path):
         assert fit(X[:, :6]).components_.shape == (5, 6)
 
 
+@pytest.fixture(scope="module")
+def killable():
+    """The client of two processes that each test may kill: others come instead."""
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=":0"
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("communication", ["statistics", "factors", "outputs"])
 def test_a_killed_worker_does_not_change_the_atoms(
-    X, tmp_path, monkeypatch, assert_clean, communication
+    X, tmp_path, monkeypatch, assert_clean, killable, communication
 ):
     mark = tmp_path / "struck"
 
@@ -105,16 +117,10 @@ def test_a_killed_worker_does_not_change_the_atoms(
         params["solver"] = "sgd"
     undisturbed = fit(rows, **params)
     monkeypatch.setattr("dask_ma.sfb.dictionary._estimator.train", agent)
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=":0"
-        ) as cluster,
-        Client(cluster) as client,
-        dask.config.set({"dask-ma.recovery.wait": 20}),
-    ):
+    with killable.as_current(), dask.config.set({"dask-ma.recovery.wait": 20}):
         model = fit(rows, **params)
-        client.wait_for_workers(2, timeout=60)
-        assert_clean(client)
+        killable.wait_for_workers(2, timeout=60)
+        assert_clean(killable)
     assert mark.exists()
     assert max(record["restarts"] for record in model.history_) == 1
     np.testing.assert_array_equal(model.components_, undisturbed.components_)

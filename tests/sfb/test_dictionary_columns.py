@@ -11,7 +11,7 @@ from dask_ma.sfb.dictionary import _columns
 from dask_ma.sfb.dictionary._columns import Columns
 
 KINDS = {"dense": np.asarray, "sparse": sparse.csr_array}
-WEIGHT = np.random.default_rng(2).uniform(0.5, 2, size=240)
+WEIGHT = np.random.default_rng(2).uniform(0.5, 2, size=120)
 SETTINGS = {
     "plain": {},
     "float32": {"dtype": np.float32},
@@ -22,7 +22,7 @@ SETTINGS = {
 }
 
 
-def signals(n_rows=240):
+def signals(n_rows=120):
     """Sums of a few of eight directions."""
     rng = np.random.default_rng(1)
     codes = rng.normal(size=(n_rows, 8)) * (rng.random((n_rows, 8)) < 0.3)
@@ -95,12 +95,12 @@ def test_ends_by_change():
     ends = {"tol": 0.03, "max_iter": 60, "n_ranks": 2}
     whole = fit(X, communication="factors", **ends)
     found = fit(X, communication="outputs", **ends)
-    assert found.n_steps_ == whole.n_steps_ < 240
+    assert found.n_steps_ == whole.n_steps_ < 120
 
 
 def test_clusters(process_client):
     """Rows of Dask collections on processes of their own."""
-    X = signals()
+    X = signals(240)
     rows = da.from_array(X, chunks=(60, 13))
     params = {"communication": "outputs", "n_ranks": 2}
     with process_client.as_current():

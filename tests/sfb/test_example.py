@@ -33,7 +33,7 @@ def test_the_model_finds_a_matrix_of_low_rank():
     X = np.hstack([targets, inputs])
     model = names["LowRankRegression"](4, alpha=0.3, learning_rate=0.5)
     options = {"batch_size": 300, "communication": "factors", "random_state": 0}
-    result = run(model, X, n_passes=60, n_ranks=2, dtype="float64", **options)
+    result = run(model, X, n_passes=40, n_ranks=2, dtype="float64", **options)
     matrix = result.matrix[:, 4:]
     assert np.linalg.matrix_rank(matrix, tol=1e-8) == 1
     assert not result.matrix[:, :4].any()

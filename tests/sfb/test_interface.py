@@ -49,7 +49,7 @@ def test_a_matrix_of_another_shape(communication):
     result = run(
         make_dictionary(),
         X,
-        n_passes=300,
+        n_passes=150,
         batch_size=100,
         n_ranks=2,
         communication=communication,

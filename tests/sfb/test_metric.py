@@ -106,7 +106,7 @@ def test_objective_of_triplets():
 def test_as_good_as_the_peer(load):
     """Neighbours by the learnt distance, next to scikit-learn's components."""
     rows, labels = load(return_X_y=True)
-    rows, labels = rows[:400], labels[:400]
+    rows, labels = rows[:300], labels[:300]
     scores = []
     for learner in (
         SFBMetricLearner(2, max_iter=60, random_state=0),
@@ -319,7 +319,7 @@ def test_both_optimisers_find_the_penalised_optimum():
             optimizer=optimizer,
             eta0=eta0,
             alpha=0.1,
-            max_iter=300,
+            max_iter=150,
             batch_size=150,
             tol=None,
         )

@@ -126,7 +126,7 @@ def test_steps_on_pairs(loss, kind):
 @pytest.mark.parametrize("loss", ["hinge", "logistic"])
 def test_the_optimum_of_pairs(loss):
     """Losses are convex in the weights, so that there is one to be found."""
-    learner = fit(loss=loss, batch_size=200, max_iter=600, tol=None, **OF_PAIRS)
+    learner = fit(loss=loss, batch_size=200, max_iter=300, tol=None, **OF_PAIRS)
     best = optimize.minimize(
         lambda weights: loss_of_pairs(np.sqrt(weights), loss),
         START**2,

@@ -131,7 +131,7 @@ def test_memory_of_dual_ascent(monkeypatch, penalty, content):
         penalty=penalty,
         refine=False,
         communication=content,
-        batch_size=16,
+        batch_size=32,
         max_iter=2,
         tol=None,
         random_state=0,
@@ -176,7 +176,7 @@ def test_memory_of_dense_rows():
 
 def test_sums_of_classes_of_dense_rows_are_not_kept(monkeypatch):
     """They would be one more matrix of the process."""
-    n_classes, n_features = 500, 4000
+    n_classes, n_features = 250, 4000
     for module in (_class_sums, _dual_model):
         for name in {"_PART_BYTES", "_CHUNK"} & set(vars(module)):
             monkeypatch.setattr(module, name, 2**14)
@@ -184,13 +184,13 @@ def test_sums_of_classes_of_dense_rows_are_not_kept(monkeypatch):
     monkeypatch.setattr(_class_sums, "_KEPT_BYTES", 0)
     monkeypatch.setattr(_full_matrix, "_SMALL_BYTES", 0)
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(1000, n_features)).astype(np.float32)
-    y = np.arange(1000) % n_classes
+    X = rng.normal(size=(500, n_features)).astype(np.float32)
+    y = np.arange(500) % n_classes
     model = SFBLogisticRegression(
         solver="sdca",
         refine=False,
         communication="factors",
-        batch_size=8,
+        batch_size=4,
         max_iter=2,
         tol=None,
         random_state=0,
@@ -201,7 +201,7 @@ def test_sums_of_classes_of_dense_rows_are_not_kept(monkeypatch):
         model.fit(X[:, :100], y)  # loads what fits need
         with traced() as memory:
             model.fit(X, y)
-    # The matrix and the best one, and 64 rows of each rank, as they are and centred:
+    # The matrix and the best one, and 32 rows of each rank, as they are and centred:
     # 2.9 to 3.1 matrices, as ranks meet. Sums that are kept would make 4.1.
     assert memory.peak <= 3.5 * n_classes * n_features * 4
 

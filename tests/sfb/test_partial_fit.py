@@ -68,7 +68,7 @@ def test_steps_that_adapt_fall_with_the_calls(labelled):
 
 def test_weights(labelled):
     X, y = labelled[3]
-    weight = (np.arange(200) % 4 > 0).astype(float)
+    weight = (np.arange(120) % 4 > 0).astype(float)
     kept = weight > 0
     model = make(n_ranks=1).partial_fit(X, y, [0, 1, 2], sample_weight=weight)
     check_same(model, make(n_ranks=1).partial_fit(X[kept], y[kept], [0, 1, 2]))
@@ -106,7 +106,7 @@ def test_the_only_class_there_is(labelled):
 
 def test_batches_of_a_collection(labelled, cluster):
     X, y = labelled[3]
-    dX, dy = da.from_array(X, chunks=(50, 8)), da.from_array(y, chunks=50)
+    dX, dy = da.from_array(X, chunks=(30, 8)), da.from_array(y, chunks=30)
     model = make(n_ranks=4).partial_fit(dX, dy, classes=[0, 1, 2])
     check_same(model, make(n_ranks=4).partial_fit(X, y, classes=[0, 1, 2]))
     model.partial_fit(sparse.csr_array(X), y)

@@ -68,7 +68,6 @@ def test_every_way_leads_to_the_optimum(labelled, value, best, params):
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_weights(labelled, value, best, weights, n_classes):
     X, y = labelled[n_classes]
-    X, y = X[:120], y[:120]
     check(value(fit(X, y, weights), X, y, weights), best(X, y, ALPHA, weights))
     given = {0: 0.5, 1: 2.0, 2: 1.5}
     given = {label: given[label] for label in range(n_classes)}
@@ -110,7 +109,7 @@ def test_the_gap_bounds_the_distance(
     labelled, best, weights, n_classes, fit_intercept, weighted
 ):
     """In every pass, though not much more."""
-    X, y = (part[:120] for part in labelled[n_classes])
+    X, y = labelled[n_classes]
     weight = weights if weighted else None
     expected = best(X, y, ALPHA, weight, fit_intercept=fit_intercept)
     for n_ranks in (1, 3):
@@ -167,7 +166,7 @@ def test_early_stopping(labelled):
 
 def test_early_stopping_keeps_the_objective(labelled, weights):
     """Held-out rows take their weights with them; alpha does not change."""
-    X, y = (part[:120] for part in labelled[3])
+    X, y = labelled[3]
     heavy = np.where(np.arange(120) % 2, 1.0, 30.0) * weights
     params = {"early_stopping": True, "validation_fraction": 0.6, "tol": None}
     params |= {"max_iter": 1, "eta0": 1e-12, "solver": "sgd", "refine": "auto"}
