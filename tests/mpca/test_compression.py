@@ -167,7 +167,7 @@ def regression_score(compression):
     y = np.sin(X[:, 0]) + X[:, 1] * X[:, 2]
     model = MPCARegressor(
         (40,), strategy=strategies.Synchronous(compression=compression), n_ranks=3,
-        max_iter=30, batch_size=20, learning_rate_init=0.005, tol=None, random_state=0,
+        max_iter=20, batch_size=20, learning_rate_init=0.005, tol=None, random_state=0,
     ).fit(X[:900], y[:900])  # fmt: skip
     return model.score(X[900:], y[900:])
 

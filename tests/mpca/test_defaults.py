@@ -11,7 +11,7 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 
 from dask_ma import MPCAClassifier, MPCARegressor
 
-N_ROWS = 350  # to train with
+N_ROWS = 250  # to train with
 MARGIN = 0.03  # of accuracy, or of the coefficient of determination
 
 

@@ -65,7 +65,7 @@ def test_running_values_are_those_of_the_rows(shifted, strategy):
 def test_no_variance_is_projected_below_zero(extrapolation):
     """Their start at 1 is far above what the rows have, so they fall for long."""
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(1500, 20))
+    X = rng.normal(size=(900, 20))
     y = (X @ rng.normal(size=(20, 5))).argmax(1)
     seen = []
 

@@ -10,7 +10,7 @@ from sklearn.preprocessing import StandardScaler
 from dask_ma import MPCAClassifier, MPCARegressor
 
 FOUND = "rows are unlike those before"
-QUICK = {"hidden_layer_sizes": (20,), "max_iter": 60, "random_state": 0}
+QUICK = {"hidden_layer_sizes": (20,), "max_iter": 40, "random_state": 0}
 
 
 def made(name):

@@ -234,7 +234,7 @@ def test_modules_have_an_output_for_each_target(rows):
     torch = pytest.importorskip("torch", reason="torch modules need torch")
     X, Y = rows
     params = {"n_ranks": 2, "strategy": "synchronous"}
-    params |= {"max_iter": 40, "learning_rate_init": 0.02, "hidden_layer_sizes": (100,)}
+    params |= {"max_iter": 20, "learning_rate_init": 0.04, "hidden_layer_sizes": (100,)}
 
     def make(n_outputs=3):
         return torch.nn.Sequential(
