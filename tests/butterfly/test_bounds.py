@@ -33,6 +33,7 @@ def digits():
     return X[order], y[order].astype(float)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("n_calls", [3, 6, 13, 30])
 def test_pixels_are_a_stream_for_regression(digits, n_calls, n_ranks):
@@ -75,6 +76,7 @@ def test_the_length_follows_the_largest_curvature(preconditioner):
     assert model.history_[0]["eta"] == pytest.approx(1 / 51)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("n_ranks", [1, 2])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("offset", [3, 100])

@@ -33,7 +33,8 @@ def fit_all(request):
     models = []
     for params, name in CASES:
         X, y = request.getfixturevalue(name)
-        models.append(digest(ButterflySGDClassifier(**PARAMS, **params).fit(X, y)))
+        params = {**PARAMS, "batch_size": 15, **params}
+        models.append(digest(ButterflySGDClassifier(**params).fit(X, y)))
     return models
 
 

@@ -10,7 +10,7 @@ from dask_ma.linear.refine import _choice
 
 @pytest.fixture(scope="module")
 def noisy():
-    return make_classification(300, 12, n_informative=6, flip_y=0.2, random_state=0)
+    return make_classification(200, 12, n_informative=6, flip_y=0.2, random_state=0)
 
 
 def passes(model):

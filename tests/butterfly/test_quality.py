@@ -72,7 +72,7 @@ def test_logistic_regression(name, n_ranks, layout):
     X, y = load(name)
     least, params = least_log_loss(X, y), {"alpha": ALPHA, "n_ranks": n_ranks}
     model = ButterflySGDClassifier(random_state=0, **params)
-    for changes, bound in [({}, 1.002), ({"refine": None, "tol": 5e-5}, 1.02)]:
+    for changes, bound in [({}, 1.002), ({"refine": None, "tol": 1e-4}, 1.02)]:
         model.set_params(**changes).fit(*laid_out(X, y, layout))
         found = log_loss(X, y, model.coef_, model.intercept_)
         assert found == pytest.approx(model.history_[-1]["objective"], rel=1e-9)
@@ -86,6 +86,7 @@ def excess(loss, X, y, model, optimum):
     return (loss(y, X @ coef + intercept).mean() + penalty) / optimum - 1
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 4])
 @pytest.mark.parametrize("layout", ["mixed", "sorted"])
 def test_linear_svm(n_ranks, layout):
