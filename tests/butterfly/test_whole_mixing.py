@@ -151,6 +151,7 @@ def test_processes_send_what_differs(monkeypatch, rows):
     assert model.coef_.tobytes() == other.coef_.tobytes()
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("n_changed", [0, 1, 30, 99, 100])
 @pytest.mark.parametrize("n_problems", [1, 3])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -196,6 +196,7 @@ def test_the_joint_model_is_that_of_the_equations(n_ranks, n_phases, weighting):
             np.testing.assert_allclose(trajectory, expected, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.each
 @every_number_of_phases
 @pytest.mark.parametrize("compression", ["bf16", "int8"])
 def test_compressed_joint_models_follow_the_equations(n_phases, compression):

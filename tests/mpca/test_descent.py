@@ -33,6 +33,7 @@ def by_class(X, y):
     return X[order], y[order]
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("solver", ["adam", "sgd"])
 @pytest.mark.parametrize("n_ranks", [2, 3, 7])
 def test_batches_of_all_rows_are_those_of_one_rank(multi, check_same, n_ranks, solver):

@@ -32,6 +32,7 @@ def fit(data, weight=None, **params):
 # What has been done -------------------------------------------------------------------
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_history(multi, strategy, n_ranks):
     model = fit(multi, strategy=strategy, n_ranks=n_ranks, max_iter=6)
@@ -181,6 +182,7 @@ def fit_past_an_epoch(*args, **params):
     raise AssertionError("each fit diverged before an epoch was made")
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_a_fit_that_diverges(multi, strategy, n_ranks):
     X, y = multi
@@ -404,6 +406,7 @@ def test_callbacks_get_the_models(multi, check_same, n_ranks):
         assert seen.history_[-1]["epoch"] >= number
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_callbacks_stop_a_fit(multi, strategy, n_ranks):
     """Without a word about a maximum of epochs."""

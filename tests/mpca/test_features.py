@@ -140,7 +140,7 @@ def test_features_of_a_tiny_unit(rows, cls, n_ranks, container, dtype, factor):
     X, y = rows[0] - np.where(SHIFT == 60, 0, SHIFT), rows[1]
     X[:, 2] += 8  # far from zero, next to a constant
     y = (y > 0).astype(int) if cls is MPCAClassifier else y
-    params = {"n_ranks": n_ranks, "strategy": "synchronous"}
+    params = {"n_ranks": n_ranks, "strategy": "synchronous", "max_iter": 20}
     unit = np.sqrt(X.var(axis=0).sum())
     tiny = fit((container((X * factor).astype(dtype)), y), cls, **params)
     plain = fit((container((X / unit).astype(dtype)), y), cls, **params)
@@ -246,7 +246,7 @@ def test_targets_of_all_units_give_one_network(rows, dtype, strategy, n_targets)
     tens = fit((X, y / spread * 10), **params)
     assert tens.n_iter_ < 100
     assert tens.score(X, y / spread * 10) > 0.7
-    for factor in (1e-7, 0.01, 1e7):
+    for factor in (1e-7, 1e7):
         model = fit((X, y * factor), **params)
         size, far = factor * spread, 1e-3 if dtype == np.float32 else 1e-7
         assert model.n_iter_ == tens.n_iter_
@@ -334,6 +334,7 @@ def test_partial_fit_takes_rows_as_they_are(rows):
     np.testing.assert_allclose(theirs.coefs_[0], expected.coefs_[0], rtol=1e-8)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("solver", ["adam", "sgd"])
 @pytest.mark.parametrize("factor", [1e-6, 1e5])
 def test_partial_fit_goes_on_with_the_scaling_of_a_fit(rows, solver, factor):
@@ -540,6 +541,7 @@ def test_rows_that_are_too_many_to_leave_out(run_ranks):
     assert found is None or found.unit == pytest.approx(1e-3 * np.sqrt(2), rel=0.01)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 2])
 @pytest.mark.parametrize("spread", [0.0, 6e10])
 def test_nanoseconds_since_1970_do_not_drown_the_others(rows, n_ranks, spread):

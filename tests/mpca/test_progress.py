@@ -413,6 +413,7 @@ def random_reports(by_score, seed=0):
     return reports
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("by_score", [False, True])
 @pytest.mark.parametrize("schedule", ["constant", "adaptive", "invscaling", "cosine"])
 def test_two_tallies_decide_alike(schedule, by_score):

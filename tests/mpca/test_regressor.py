@@ -117,6 +117,7 @@ def test_twin(regression, check_same):
 # -- Where the targets are -----------------------------------------------------------
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("strategy", ["synchronous", "local"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_targets_may_lie_anywhere(regression, weights, strategy, weighted):

@@ -56,7 +56,7 @@ def test_class_weights_go_by_the_labels_of_the_items(rows, strategy, options):
     """Items come in an order of their own, whatever row the fit is at."""
     X, y = rows
     model = estimator(
-        max_iter=30, learning_rate_init=0.03, strategy=strategy, batch_size=8,
+        max_iter=20, learning_rate_init=0.04, strategy=strategy, batch_size=8,
         class_weight={0: 1.0, 1: 1e-6, 2: 1.0}, **options,
     ).fit(Stream(X, y))  # fmt: skip
     found = model.predict(X)
@@ -94,7 +94,7 @@ def test_only_workers_see_the_files(rows, processes, is_stream):
             return read()[number]
 
     items = Files() if is_stream else Numbered()
-    model = estimator(max_iter=30, learning_rate_init=0.03).fit(items)
+    model = estimator(max_iter=15, learning_rate_init=0.06).fit(items)
     assert model.score(X, y) > 0.8
 
 
@@ -373,7 +373,7 @@ def test_outputs_may_be_others_than_the_targets(rows, criterion, width):
     X = rows[0]
     model = estimator(
         lambda: linear(width), MPCARegressor, {"criterion": criterion},
-        max_iter=40, learning_rate_init=0.02,
+        max_iter=20, learning_rate_init=0.04,
     ).fit(X, 2 * X[:, 0])  # fmt: skip
     predicted = model.predict(X)
     assert predicted.shape == (96, width)

@@ -155,6 +155,7 @@ def momentum_of(module):
     return torch.optim.SGD(module.parameters(), RATE, 0.9)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_before", [0, 3])
 @pytest.mark.parametrize("name", MAKERS)
 def test_an_object_is_bound_to_the_optimiser_of_the_rank(problem, name, n_before):

@@ -81,6 +81,7 @@ def own_score(estimator, X, y):
     return balanced_accuracy_score(y, estimator.predict(X))
 
 
+@pytest.mark.each
 @pytest.mark.parametrize(
     ("chosen", "function"),
     [

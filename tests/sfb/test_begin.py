@@ -11,6 +11,7 @@ X, Y = load_wine(return_X_y=True)
 STANDARDISED = StandardScaler().fit_transform(X)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("n_ranks", [1, 2])
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("solver", ["sgd", "sdca"])

@@ -222,6 +222,7 @@ def test_weights_are_repeated_rows_in_one_step(labelled):
     )
 
 
+@pytest.mark.each
 @both
 @pytest.mark.parametrize("labels", [["c", "a", "b"], [30, -1, 7]], ids=str)
 def test_labels(labelled, solver, labels):

@@ -123,6 +123,7 @@ def test_all_in_float32(run_engines, slow_loop, make_model, make_shards, rows, p
     check_same_bits(engines)
 
 
+@pytest.mark.each
 @every_way
 @every_kind
 def test_float32_on_the_wire(
@@ -150,6 +151,7 @@ def test_compression(run_engines, slow_loop, make_model, make_shards, rows, tole
     assert not tolerance or error > 1e-6
 
 
+@pytest.mark.each
 @every_way
 @pytest.mark.parametrize("prox", [L1(0.1), TraceNorm(0.2)], ids=repr)
 def test_processes_do_not_change_a_bit(

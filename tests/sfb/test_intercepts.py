@@ -52,6 +52,7 @@ def on_ranks(run_ranks, make_shards, data):
     return run
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_a_column_that_is_the_same_in_many_rows(run_ranks, n_ranks, weighted):

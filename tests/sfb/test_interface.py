@@ -89,6 +89,7 @@ def test_several_targets():
     np.testing.assert_allclose(result.matrix, expected, atol=1e-5)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("kind", ["dense", "csr"])
 @pytest.mark.parametrize("communication", ["factors", "outputs"])
 def test_a_matrix_of_single_precision_sends_half(kind, communication):
@@ -126,6 +127,7 @@ def test_a_matrix_of_single_precision_sends_half(kind, communication):
     assert sent(np.float64) - sent(np.float32) == 3 * 4 * numbers
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("communication", ["factors", "full_matrix", "outputs"])
 @pytest.mark.parametrize("kind", ["dense", "csr"])
 def test_a_run_is_in_single_precision_by_default(kind, communication):
@@ -218,6 +220,7 @@ def slow_pairs(pairs, labels, n_passes, learning_rate=0.01):
     return matrix
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [1, 3, 5])
 @pytest.mark.parametrize("kind", KINDS)
 def test_pairs_across_ranks(kind, n_ranks):

@@ -161,6 +161,7 @@ def test_copies_of_the_matrix():
     np.testing.assert_array_equal(matrix, make_start())
 
 
+@pytest.mark.pairs
 @every_penalty
 @every_kind
 @pytest.mark.parametrize("is_watched", [False, True])

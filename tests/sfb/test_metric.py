@@ -503,6 +503,7 @@ def test_an_objective_that_does_not_fall():
         fit(eta0=50.0, max_iter=2)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("content", ["labels", "pairs", "triplets"])
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_batches_that_are_taken_together(kind, content, monkeypatch):

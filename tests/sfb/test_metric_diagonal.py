@@ -240,6 +240,7 @@ def test_bytes_do_not_grow_with_a_matrix():
     )
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("kind", ROWS)
 @pytest.mark.parametrize("how", ["labels", "pairs"])
 def test_early_stopping(how, kind):

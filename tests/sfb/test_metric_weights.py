@@ -119,6 +119,7 @@ def test_bad_weights_of_pairs(weight, message):
 # Steps on parts -----------------------------------------------------------------------
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 @pytest.mark.parametrize("communication", ["factors", "outputs"])
 def test_partial_fits_do_not_depend_on_the_ranks(communication, optimizer):

@@ -89,6 +89,7 @@ def test_intercepts_are_checked():
         run(Shifted(1e30, learning_rate=1e20), X, n_passes=1)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("way", ["factors", "full_matrix", "outputs"])
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
 @pytest.mark.parametrize("change", [(1e40, 1.0), (1e200, 1.0), (1.0, 1e39)])

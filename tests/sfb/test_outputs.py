@@ -40,6 +40,7 @@ def slopes(self, values, sums, batch, outputs):
 SHARING = {"shares_outputs": True, "share_slopes": slopes}
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("prox", [NoPenalty(), L1(0.1), L2(0.3)], ids=repr)
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])

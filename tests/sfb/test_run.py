@@ -361,6 +361,7 @@ def test_wrong_factors_name_rank_and_iteration(request, make_model, rows, where)
         fit(model, rows)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("communication", ["factors", "full_matrix"])
 @pytest.mark.parametrize("prox", [NoPenalty(), L2(0.1)], ids=repr)
 @pytest.mark.parametrize("rate", [8.0, 1e200])

@@ -89,6 +89,7 @@ def test_float32(labelled, value, best):
     check(value(model, X, y), best(X, y, ALPHA))
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("alpha", [0.1, 1.0, 10.0])
 @pytest.mark.parametrize("penalty", ["l2", "elasticnet"])
 def test_strong_penalties_take_few_passes(labelled, penalty, alpha):
