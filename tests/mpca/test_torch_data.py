@@ -473,10 +473,11 @@ def test_items_may_be_dicts_and_be_held_out(rows):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("processes")
-def test_a_data_set_travels_to_processes(rows):
+def test_a_data_set_travels_to_processes(rows, process_client):
     X, y = rows
-    model, expected = (fitted(given, y) for given in (Pairs(X, y), X))
+    expected = fitted(X, y, n_ranks=4)
+    with process_client.as_current():
+        model = fitted(Pairs(X, y), y)
     np.testing.assert_array_equal(model.vector_, expected.vector_)
 
 

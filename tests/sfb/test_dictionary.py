@@ -123,7 +123,7 @@ def test_ways_to_send_give_the_same(X):
 def test_updates_that_are_behind(X, solver, staleness, most):
     """They end nearly as low, catch up in each pass, and are the same anew."""
     params = {"n_ranks": 3, "communication": "factors", "solver": solver}
-    params |= {"batch_size": 20, "max_iter": 4}
+    params |= {"batch_size": 30, "max_iter": 4}
     prompt, late, again = (
         fit(X, **params, staleness=s) for s in (0, staleness, staleness)
     )
@@ -131,7 +131,7 @@ def test_updates_that_are_behind(X, solver, staleness, most):
     assert not np.array_equal(late.components_, prompt.components_)
     ours, theirs = (objective(model.components_, X) for model in (late, prompt))
     assert ours < most * theirs
-    n_batches = N // 20
+    n_batches = N // 30
     objectives = np.array([record["objective"] for record in late.history_])
     is_known = np.isfinite(objectives).reshape(-1, n_batches)
     n_late = min(staleness, n_batches - 1)

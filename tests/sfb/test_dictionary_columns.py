@@ -17,7 +17,7 @@ SETTINGS = {
     "float32": {"dtype": np.float32},
     "positive": {"positive_dict": True, "positive_code": True},
     "unused": {"n_components": 20, "alpha": 3.0},  # more than there is a use for
-    "few rows": {"batch_size": 3, "max_iter": 1},
+    "few rows": {"batch_size": 5, "max_iter": 1},
     "fista": {"fit_algorithm": "fista"},
 }
 

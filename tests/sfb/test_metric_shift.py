@@ -28,7 +28,7 @@ WAYS = [
 
 def fit(rows, **params):
     """With steps enough for rounding to add up."""
-    params = {"max_iter": 8, "batch_size": 100, "random_state": 0, **params}
+    params = {"max_iter": 5, "batch_size": 100, "random_state": 0, **params}
     return SFBMetricLearner(**{"n_components": 4, **params}).fit(rows, y)
 
 

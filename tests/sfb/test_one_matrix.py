@@ -63,7 +63,7 @@ def _small_parts(monkeypatch):
 def peak(model, X, **options):
     """Most memory at a time of a run, in matrices."""
     with traced() as memory:
-        run(model, X, n_passes=3, batch_size=4, random_state=0, dtype=None, **options)
+        run(model, X, n_passes=2, batch_size=4, random_state=0, dtype=None, **options)
     return memory.peak / BYTES
 
 
