@@ -82,16 +82,16 @@ def test_a_regressor_goes_on(regression, saved, check_same, shift):
 @pytest.mark.parametrize("n_ranks", [(3, 3), (3, 2), (2, 1), (1, 3)], ids=str)
 def test_it_goes_on_with_other_ranks(multi, saved, steps, strategy, n_ranks):
     before, after = n_ranks
-    first = fit(multi, strategy=strategy, n_ranks=before, max_iter=8)
+    first = fit(multi, strategy=strategy, n_ranks=before, max_iter=4)
     steps.clear()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        model = fit(multi, strategy=strategy, n_ranks=after, max_iter=10)
+        model = fit(multi, strategy=strategy, n_ranks=after, max_iter=6)
     text = " ".join(str(warning.message) for warning in caught)
     assert (f"written by {before} ranks and goes on with" in text) == (before != after)
-    assert model.n_iter_ == 10
+    assert model.n_iter_ == 6
     assert set(steps) == set(range(after))
-    assert len(steps) < 8 * 120 / 16  # the first epochs are not made again
+    assert len(steps) < 6 * 120 / 16  # the first epochs are not made again
     assert model.loss_curve_[: len(first.loss_curve_)] == first.loss_curve_
     assert model.loss_ < first.loss_curve_[0]
     assert model.history_[: len(first.history_)] == first.history_
@@ -105,14 +105,14 @@ def test_a_finished_fit_that_is_resumed_is_the_same(
 ):
     """Nothing is trained, and no model is projected or scored anew."""
     params = {"strategy": strategy, "n_ranks": n_ranks}
-    params |= {"early_stopping": early_stopping, "max_iter": 12}
+    params |= {"early_stopping": early_stopping, "max_iter": 6}
     first = fit(multi, **params)
     assert steps
     steps.clear()
     again = fit(multi, **params)
     assert not steps
     check_same(again, first)
-    assert again.n_iter_ == 12
+    assert again.n_iter_ == 6
     assert again.loss_curve_ == first.loss_curve_
     assert again.validation_scores_ == first.validation_scores_
 

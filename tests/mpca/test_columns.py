@@ -36,7 +36,7 @@ def rows():
 
 
 def fit(X, y, cls=MPCAClassifier, **params):
-    params = {"max_iter": 6, "tol": None, "learning_rate_init": 0.01} | params
+    params = {"max_iter": 4, "tol": None, "learning_rate_init": 0.01} | params
     return cls((8,), random_state=0, batch_size=16, **params).fit(X, y)
 
 

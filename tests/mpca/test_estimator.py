@@ -168,7 +168,7 @@ def test_validation_rows_on_some_ranks_only(multi, cluster, strategy):
     X, y = multi
     sizes = (1, 119)
     rows = da.from_array(X, (sizes, 6)), da.from_array(y, (sizes,))
-    model = fit(rows, strategy=strategy, n_ranks=3, early_stopping=True, max_iter=5)
+    model = fit(rows, strategy=strategy, n_ranks=3, early_stopping=True, max_iter=3)
     assert 0 <= min(model.validation_scores_) <= model.best_validation_score_ <= 1
 
 
@@ -251,7 +251,7 @@ def test_warm_start_is_that_of_scikit_learn(multi, check_same):
 
 
 def test_warm_start_on_ranks(multi, strategy):
-    params = {"strategy": strategy, "n_ranks": 2, "warm_start": True, "max_iter": 25}
+    params = {"strategy": strategy, "n_ranks": 2, "warm_start": True, "max_iter": 16}
     model = MPCAClassifier(**{**QUICK, **params}).fit(*multi)
     warm = model.set_params(max_iter=1).fit(*multi).loss_curve_[0]
     model.set_params(warm_start=False)

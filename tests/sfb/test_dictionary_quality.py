@@ -26,7 +26,7 @@ def objectives(X, atoms, alpha, codes=None):
 @pytest.fixture(scope="module")
 def cells():
     """Rows, atoms that are alike, and what a fit makes of them."""
-    X = load_breast_cancer().data[::3]
+    X = load_breast_cancer().data[::5]
     atoms = X[:30] / np.linalg.norm(X[:30], axis=1, keepdims=True)
     return X, atoms, SFBDictionaryLearning(30, dict_init=atoms).fit(X)
 

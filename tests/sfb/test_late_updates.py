@@ -201,7 +201,7 @@ def test_zeros_where_ranks_differ(run_engines, make_model, make_shards, rows):
     shards = make_shards(4, rows.X, rows.y)
     ways = {}, {"staleness": 1}, {"broadcast": 1}, {"broadcast": 2, "relay": False}
     expected, *matrices = (
-        np.array(run_engines(model, shards, 40, **way)[0].matrix) for way in ways
+        np.array(run_engines(model, shards, 25, **way)[0].matrix) for way in ways
     )
     n_zeros = (expected == 0).sum()
     assert 3 <= n_zeros < expected.size

@@ -13,7 +13,7 @@ from dask_ma.sfb import Exchange
 # Fits without a penalty are given the same `alpha` as the others.
 pytestmark = pytest.mark.filterwarnings("ignore:alpha=.* has no effect")
 ALPHA = 0.02
-CLOSE = {"alpha": ALPHA, "tol": None, "max_iter": 60, "random_state": 0}
+CLOSE = {"alpha": ALPHA, "tol": None, "max_iter": 30, "random_state": 0}
 CLOSE |= {"communication": Exchange("factors"), "solver": "sgd"}
 QUICK = {**CLOSE, "max_iter": 3, "n_ranks": 2, "batch_size": 8}
 every_size = pytest.mark.parametrize("n_ranks", [1, 3])
