@@ -33,12 +33,12 @@ MIXINGS = ["butterfly", "allreduce", "periodic", "none"]
 
 @pytest.fixture(scope="module")
 def rows():
-    """160 rows of 60 features, three of which are not zero; 50 and on in no row."""
+    """120 rows of 60 features, three of which are not zero; 50 and on in no row."""
     rng = np.random.default_rng(0)
-    columns = rng.integers(0, 50, (160, 3))
-    X = np.zeros((160, 60))
-    np.put_along_axis(X, columns, rng.normal(size=(160, 3)), axis=1)
-    y = (X @ rng.normal(size=60) + 0.3 * rng.normal(size=160) > 0).astype(int)
+    columns = rng.integers(0, 50, (120, 3))
+    X = np.zeros((120, 60))
+    np.put_along_axis(X, columns, rng.normal(size=(120, 3)), axis=1)
+    y = (X @ rng.normal(size=60) + 0.3 * rng.normal(size=120) > 0).astype(int)
     return sparse.csr_matrix(X), y
 
 
@@ -144,7 +144,7 @@ def test_several_classes_and_a_start(lazily, rows, n_ranks, loss):
     """Features that no row has are shrunk, too."""
     X, _ = rows
     rng = np.random.default_rng(1)
-    y = rng.integers(0, 3, 160)
+    y = rng.integers(0, 3, 120)
     start = {"coef_init": rng.normal(size=(3, 60)), "intercept_init": np.ones(3)}
     eager = check(lazily, X, y, start=start, loss=loss, n_ranks=n_ranks, average=30)
     assert (eager.coef_[:, 50:] != start["coef_init"][:, 50:]).all()

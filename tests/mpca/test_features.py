@@ -32,7 +32,7 @@ def rows():
 
 
 def fit(rows, cls=MPCARegressor, **params):
-    params = {"max_iter": 40, "learning_rate_init": 0.01, "tol": None, **params}
+    params = {"max_iter": 25, "learning_rate_init": 0.015, "tol": None, **params}
     return cls((16,), random_state=0, **params).fit(*rows)
 
 

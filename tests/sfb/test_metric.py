@@ -152,7 +152,7 @@ def test_pairs_are_told_apart(loss):
 @pytest.mark.parametrize("how", ["labels", "pairs"])
 def test_any_number_of_ranks(how, content):
     """The batches are the same, and so are the components but for rounding."""
-    params = {"max_iter": 6, "batch_size": 32, "tol": None, "communication": content}
+    params = {"max_iter": 4, "batch_size": 32, "tol": None, "communication": content}
     if how == "pairs":
         params |= {"loss": "logistic", **OF_PAIRS}
     one, *others = (fit(n_ranks=n, **params) for n in (1, 4, 5))
