@@ -112,7 +112,7 @@ def test_every_kind_of_step_learns(rows, strategy, cls):
 @pytest.mark.usefixtures("undealt")
 def test_collections_are_as_arrays(rows, cluster, check_same, cls, kind):
     X, Y = rows[0], targets_of(cls, rows[1])
-    params = {"strategy": "synchronous", "n_ranks": 4}
+    params = {"strategy": "synchronous", "n_ranks": 4, "max_iter": 2}
     expected = fit(cls, X, Y, **params)
     if kind == "array":
         # Columns of y in several chunks, and in other blocks than X.
