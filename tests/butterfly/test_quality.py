@@ -11,7 +11,7 @@ from sklearn.svm import SVC, SVR
 
 from dask_ma import ButterflySGDClassifier, ButterflySGDRegressor
 
-ALPHA = 3e-3
+ALPHA = 1e-3
 SETS = {
     "cancer": load_breast_cancer,
     "diabetes": load_diabetes,
@@ -72,7 +72,7 @@ def test_logistic_regression(name, n_ranks, layout):
     X, y = load(name)
     least, params = least_log_loss(X, y), {"alpha": ALPHA, "n_ranks": n_ranks}
     model = ButterflySGDClassifier(random_state=0, **params)
-    for changes, bound in [({}, 1.002), ({"refine": None, "tol": 1e-4}, 1.01)]:
+    for changes, bound in [({}, 1.002), ({"refine": None, "tol": 1e-4}, 1.02)]:
         model.set_params(**changes).fit(*laid_out(X, y, layout))
         found = log_loss(X, y, model.coef_, model.intercept_)
         assert found == pytest.approx(model.history_[-1]["objective"], rel=1e-9)
