@@ -198,8 +198,8 @@ def test_every_strategy_learns(digits, strategy, n_ranks):
 def test_processes_learn(digits, processes, strategy):
     """As well as ranks in threads, though messages take longer."""
     # A server answers each of their batches.
-    batch_size, max_iter = (32, 12) if strategy == "parameter_server" else (16, 8)
-    params = {"batch_size": batch_size, "max_iter": max_iter}
+    batch_size = 32 if strategy == "parameter_server" else 16
+    params = {"batch_size": batch_size, "max_iter": 12}
     model = learn(digits, strategy=strategy, **params)
     assert model.score(*digits.test) > 0.8
     sent = sum(record["bytes_sent"] for record in model.history_)

@@ -251,7 +251,7 @@ def test_warm_start_is_that_of_scikit_learn(multi, check_same):
 
 
 def test_warm_start_on_ranks(multi, strategy):
-    params = {"strategy": strategy, "n_ranks": 2, "warm_start": True, "max_iter": 16}
+    params = {"strategy": strategy, "n_ranks": 2, "warm_start": True, "max_iter": 25}
     model = MPCAClassifier(**{**QUICK, **params}).fit(*multi)
     warm = model.set_params(max_iter=1).fit(*multi).loss_curve_[0]
     model.set_params(warm_start=False)

@@ -68,7 +68,7 @@ def test_the_optimiser_is_remembered(multi, check_same):
 def test_ranks_learn(digits, strategy):
     X, y = (array[:600] for array in digits.train)
     model = make(strategy=strategy, n_ranks=3, hidden_layer_sizes=(32,))
-    for _ in range(4):
+    for _ in range(5):
         model.partial_fit(X, y, classes=np.arange(10))
         assert model.n_iter_ == 1
     assert model.score(*digits.test) > 0.7
