@@ -31,12 +31,12 @@ def begin(X, n_components=K, **params):
     return model.fit(X).components_
 
 
-@pytest.mark.parametrize(("seed", "n_ranks"), [(0, 2), (1, 1)])
+@pytest.mark.parametrize(("seed", "n_ranks"), [(0, 1), (1, 2)])
 def test_no_topic_ends_empty(X, seed, n_ranks):
     """What all documents have in common is left to no topic alone."""
     model = MALDA(K, random_state=seed, n_ranks=n_ranks).fit(X)
     assert model.transform(X).mean(axis=0).min() > 1e-3
-    if n_ranks == 1:
+    if n_ranks == 2:
         return
     alike = begin(X[:1000], learning_method="batch")
     params = {"word_weights": "variational", "components_init": alike}
@@ -103,11 +103,11 @@ def test_few_updates_get_over_the_first_topics(n_ranks):
     """Documents that are no more alike than others say nothing about topics."""
     rng = np.random.default_rng(5)
     words = 1 / np.arange(5, 5005)
-    counts = rng.multinomial(60, words / words.sum(), 2500)
-    X, X_test = (sparse.csr_array(part) for part in np.split(counts, [2000]))
-    params = {"batch_size": 400, "local_batch_size": 400 // n_ranks, "max_iter": 1}
+    counts = rng.multinomial(60, words / words.sum(), 1300)
+    X, X_test = (sparse.csr_array(part) for part in np.split(counts, [1000]))
+    params = {"batch_size": 200, "local_batch_size": 200 // n_ranks, "max_iter": 1}
     params |= {"random_state": 0, "n_ranks": n_ranks}
-    alike = begin(X[:1000], 30, learning_method="batch")
+    alike = begin(X, 30, learning_method="batch")
     ours, theirs = (
         MALDA(30, components_init=start, **params)
         .fit(X)
@@ -161,7 +161,7 @@ def test_weights_by_default(X):
     ):
         params = {"max_iter": 1, "random_state": 0, "n_ranks": 2, **params}
         auto, chosen = (
-            MALDA(K, word_weights=weights, **params).fit(rows).components_
+            MALDA(5, word_weights=weights, **params).fit(rows).components_
             for weights in ("auto", name)
         )
         np.testing.assert_array_equal(auto, chosen)

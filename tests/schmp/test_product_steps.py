@@ -1,5 +1,7 @@
 """Newton's steps for many coefficients of sparse rows, without their Hessian."""
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -362,11 +364,12 @@ def test_steps_back_from_far_off_are_few(monkeypatch):
         take_length(self, length)
 
     monkeypatch.setattr(_product_steps.ProductSteps, "take_length", noted)
+    start = SchMPLogisticRegression(1e-5, warm_start=True, n_ranks=1)
+    start.fit(X, (y + 1) % 5).set_params(alpha=1e-3)
     objectives, counts = [], []
     for most in (0.5, 0.0):
         monkeypatch.setattr(_product_steps, "_MOST_SHARE", most)
-        fit = SchMPLogisticRegression(1e-5, warm_start=True, n_ranks=2)
-        fit.fit(X, (y + 1) % 5).set_params(alpha=1e-3)
+        fit = deepcopy(start)
         lengths.clear()
         objectives.append(fit.fit(X, y).history_[-1]["objective"])
         assert min(lengths) < 1e-3  # the first one
@@ -375,7 +378,7 @@ def test_steps_back_from_far_off_are_few(monkeypatch):
     assert counts[0] < 0.75 * counts[1]
 
 
-@pytest.mark.parametrize(("fewest", "n_ranks"), [(0, 2), (2000, 1)])
+@pytest.mark.parametrize(("fewest", "n_ranks"), [(0, 1), (2000, 2)])
 def test_a_start_from_rows_of_another_scale(monkeypatch, fewest, n_ranks):
     """Where all rows are wrong by far, no second derivative is left to step by."""
     monkeypatch.setattr(_product_steps, "_FEWEST", fewest)
@@ -398,9 +401,9 @@ def test_products_go_on_while_they_lead_on(monkeypatch):
     """Steps that gain hardly anything may still bring the largest gradient down."""
     monkeypatch.setattr(_product_steps, "_FEWEST", 0)
     rng = np.random.default_rng(300)
-    X = sparse.random_array((300, 200), density=0.05, rng=rng)
-    X = sparse.csr_array(X.multiply(30 ** rng.random(200)))
-    margins = X @ rng.normal(size=(200, 6))
+    X = sparse.random_array((150, 100), density=0.05, rng=rng)
+    X = sparse.csr_array(X.multiply(30 ** rng.random(100)))
+    margins = X @ rng.normal(size=(100, 4))
     y = (margins + rng.gumbel(size=margins.shape)).argmax(axis=1)
     made, whole = [], _hessian.HessianCache._whole
 
@@ -410,8 +413,8 @@ def test_products_go_on_while_they_lead_on(monkeypatch):
 
     monkeypatch.setattr(_hessian.HessianCache, "_whole", noted)
     fit = SchMPLogisticRegression(1e-4, tol=1e-8, n_ranks=1)
-    assert fit.fit(X, y).dual_gap_ <= 1e-8 * np.log(6)
+    assert fit.fit(X, y).dual_gap_ <= 1e-8 * np.log(4)
     assert not made
     monkeypatch.setattr(_product_steps, "_LEADS_ON", 0.0)
-    assert fit.fit(X, y).dual_gap_ <= 1e-8 * np.log(6)
+    assert fit.fit(X, y).dual_gap_ <= 1e-8 * np.log(4)
     assert made
