@@ -37,9 +37,14 @@ def test_threads_and_clusters_agree(
 ):
     """4 threads here, 4 workers here, 4 processes, and 2 processes of 2 ranks each."""
     here = fit_all(CASES, request)
-    for client in (inproc_client, process_client, wide_client):
+    # Ways between ranks are all there on the last, and each case is on one more.
+    for client, some in (
+        (inproc_client, slice(2, 3)),
+        (process_client, slice(0, 2)),
+        (wide_client, slice(None)),
+    ):
         with client.as_current():
-            assert fit_all(CASES, request) == here
+            assert fit_all(CASES[some], request) == here[some]
 
 
 def persisted(client: Client, X, y, workers):

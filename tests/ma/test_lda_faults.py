@@ -92,7 +92,7 @@ MODEL, BUTTERFLY, GRADIENT = {}, {"mixing": "butterfly"}, {"paradigm": "gradient
 
 @pytest.mark.parametrize(
     ("params", "at_round"),
-    [(MODEL, 1), (MODEL, 7), (MODEL, 16), (BUTTERFLY, 6), (GRADIENT, 6)],
+    [(MODEL, 1), (MODEL, 7), (MODEL, 16), (BUTTERFLY, 7), (GRADIENT, 6)],
     ids=str,
 )
 def test_a_killed_worker_does_not_change_the_topics(
@@ -108,14 +108,7 @@ def test_a_killed_worker_does_not_change_the_topics(
     np.testing.assert_array_equal(model.doc_topic_prior_, undisturbed.doc_topic_prior_)
     assert model.bound_ == pytest.approx(undisturbed.bound_, rel=1e-12)
     assert (model.n_iter_, model.n_batch_iter_) == (4, undisturbed.n_batch_iter_)
-
-
-@pytest.mark.parametrize("params", [MODEL, BUTTERFLY, GRADIENT], ids=str)
-def test_the_history_has_all_rounds(client, X, strike, params):
-    """Also those of a pass that was broken off."""
-    mark = strike(7)
-    model = MALDA(**acting(**PARAMS, **params)).fit(X)
-    assert mark.exists()
+    # The history has all rounds, also those of a pass that was broken off.
     rounds = [record["round"] for record in model.history_]
     assert rounds == list(range(1, N_ROUNDS + 1))
     assert [record["n_samples"] for record in model.history_] == [20] * N_ROUNDS

@@ -102,13 +102,12 @@ def test_the_number_of_documents_decides(corpus):
     X = corpus[0][:, :20]  # some of the words
     few = np.tile(X, (5, 1))
     many = np.vstack([few, X])
-    assert len(fit(few, max_iter=1).history_) == 1
+    expected = fit(few, max_iter=1)
+    assert len(expected.history_) == 1
     assert len(fit(many, max_iter=1).history_) > 1
     lazy = da.from_array(many, chunks=(300, -1))
     lazy = lazy[da.from_array(np.arange(len(many)) < 1000, chunks=300)]
     assert np.isnan(lazy.shape[0])
     model = fit(lazy, max_iter=1)
     assert len(model.history_) == 1
-    np.testing.assert_allclose(
-        model.components_, fit(few, max_iter=1).components_, rtol=1e-3
-    )
+    np.testing.assert_allclose(model.components_, expected.components_, rtol=1e-3)

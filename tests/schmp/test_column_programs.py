@@ -118,7 +118,7 @@ def test_least_squares(run_ranks, data, elastic_net, name, n_ranks, depth, kind)
     X, y = MAKE[kind](data["X"]), data["number"]
     weight = data["weight"] if n_ranks == 3 else None
     program = ColumnDescent(losses.SquaredError(), schedule(), *penalties())
-    n_iterations = 350 if name == "dynamic" else 750
+    n_iterations = 300 if name == "dynamic" else 650
     args = X, y, weight, n_ranks, depth, n_iterations
     engines = run_engines(run_ranks, program, *args)
     check_agreement(engines)
@@ -289,7 +289,7 @@ def test_options(run_ranks, data, elastic_net, positive, fit_intercept):
         fit_intercept=fit_intercept,
     )
     args = data["X"], data["number"], data["weight"]
-    engines = run_engines(run_ranks, program, *args, 2, 2, 1200)
+    engines = run_engines(run_ranks, program, *args, 2, 2, 1000)
     ours = elastic_net(data["weight"], positive=positive, fit_intercept=fit_intercept)
     np.testing.assert_allclose(engines[0].model, ours.coef_, atol=1e-6)
 
@@ -323,7 +323,8 @@ def test_logistic(run_ranks, data, references, classes, schedule, n_ranks, depth
     program = ColumnDescent(loss, SCHEDULES[schedule](), *penalties())
     X = MAKE[kind](data["X"])
     args = X, data[classes], data["weight"], n_ranks, depth
-    engines = run_engines(run_ranks, program, *args, 500)
+    n_iterations = 350 if classes == "two" else 500
+    engines = run_engines(run_ranks, program, *args, n_iterations)
     check_agreement(engines)
     wanted = references[classes]
     np.testing.assert_allclose(with_plain_intercept(engines[0]), wanted, atol=2e-5)
@@ -368,7 +369,7 @@ def test_ranks_without_columns(run_ranks, data):
         (losses.LogLoss(), y, 4),
     ):
         program = ColumnDescent(loss, schedules.Dynamic(2, 0.9), *penalties(3))
-        engines = run_engines(run_ranks, program, X, targets, None, 5, 3, 200)
+        engines = run_engines(run_ranks, program, X, targets, None, 5, 3, 100)
         check_agreement(engines)
         schedulers = engines[0].schedulers
         assert schedulers.alone
@@ -376,7 +377,7 @@ def test_ranks_without_columns(run_ranks, data):
         assert schedulers.partitions == (range(0, 1), range(1, 2), range(2, n))
         program = CoordinateDescent(loss, schedules.Cyclic(1), *penalties(3))
         [engine] = run_engines(
-            run_ranks, program, X, targets, None, 1, 1, 500, exchange=False
+            run_ranks, program, X, targets, None, 1, 1, 250, exchange=False
         )
         np.testing.assert_allclose(engines[0].model, engine.model, atol=1e-7)
 

@@ -102,7 +102,7 @@ def test_elastic_net(data, positive, fit_intercept, make):
         positive=positive,
         fit_intercept=fit_intercept,
     )
-    result = run_program(program, make(X), y, weight, (2, 3, 1), 600)
+    result = run_program(program, make(X), y, weight, (2, 3, 1), 400)
     ours = ElasticNet(
         alpha=ALPHA,
         l1_ratio=0.25,
@@ -185,7 +185,7 @@ def test_logistic(data, references, classes, schedule, layout, make):
     )
     X, y, weight = make(data["X"]), data[classes], data["weight"]
     # With two schedulers the intercept has its turn in every fourth iteration.
-    n_iterations = 250 if layout == (1, 1, 1) else 450
+    n_iterations = 180 if layout == (1, 1, 1) else 450
     n_iterations *= 2 if classes == "three" else 1
     result = run_program(program, X, y, weight, layout, n_iterations)
     found = for_plain_columns(result.model, data)
@@ -195,7 +195,7 @@ def test_logistic(data, references, classes, schedule, layout, make):
 def test_logistic_without_intercept(data, references):
     program = logistic(schedules.Cyclic(3), ones(ALPHA), ones(0), fit_intercept=False)
     result = run_program(
-        program, data["X"], data["two"], data["weight"], n_iterations=750
+        program, data["X"], data["two"], data["weight"], n_iterations=500
     )
     np.testing.assert_allclose(result.model, references["two", False], atol=1e-5)
     assert result.model[-1] == 0

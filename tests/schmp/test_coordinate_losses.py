@@ -31,7 +31,7 @@ class LogCosh(losses.Loss):
 
 # Steps are the smaller the larger the bound of the curvature is against the curvature
 # itself, which is 0 beyond the threshold of Huber's loss.
-N_ITERATIONS = {"huber": 1000}
+N_ITERATIONS = {"huber": 700}
 LOSSES = {
     "huber": losses.Huber(0.5),
     "squared epsilon": losses.SquaredEpsilonInsensitive(0.2),
@@ -120,7 +120,7 @@ def test_optimum(run_ranks, data, name, kind, n_ranks, make, fit_intercept):
         np.full(N_COLUMNS, L2),
         fit_intercept=fit_intercept,
     )
-    n_iterations = N_ITERATIONS.get(name, 250)
+    n_iterations = N_ITERATIONS.get(name, 230)
     engines = run_engines(run_ranks, program, make(X), y, weight, n_ranks, n_iterations)
     for engine in engines:
         np.testing.assert_array_equal(engine.model, engines[0].model)

@@ -14,7 +14,7 @@ from dask_ma.schmp.l1._problem import Sparse
 
 DYNAMIC, PRIORITY = schedules.Dynamic(16), schedules.Priority(16)
 RANDOM, CYCLIC = schedules.Random(16), schedules.Cyclic(16)
-LAYOUTS = [(1, "rows"), (3, "rows"), (4, "columns")]
+LAYOUTS = [(1, "rows"), (2, "rows"), (3, "columns")]
 every_schedule = pytest.mark.parametrize(
     "schedule", [DYNAMIC, PRIORITY, RANDOM, CYCLIC], ids=repr
 )

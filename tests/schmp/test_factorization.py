@@ -269,7 +269,7 @@ def test_several_rotations_for_one_side_change_nothing(
 def test_the_cluster_does_not_change_a_bit(any_client, solver):
     options = {"solver": "sgd"} if solver == "sgd" else {"als_solver": solver}
     model = SchMPMatrixFactorization(
-        K, **options, max_iter=4, n_ranks=4, random_state=0, early_stopping=True
+        K, **options, max_iter=3, n_ranks=3, random_state=0, early_stopping=True
     )
     here = clone(model).fit(PAIRS, RATINGS)
     with any_client.as_current():
@@ -278,12 +278,18 @@ def test_the_cluster_does_not_change_a_bit(any_client, solver):
     np.testing.assert_array_equal(there.user_bias_, here.user_bias_)
 
 
+NEARLY = {**EXACT, "alpha": 0.05}
+
+
+@pytest.fixture(scope="module")
+def best():
+    return SchMPMatrixFactorization(**NEARLY, max_iter=50).fit(PAIRS, RATINGS)
+
+
 @pytest.mark.parametrize("n_ranks", [1, 3])
-def test_stochastic_gradients_come_near(n_ranks):
-    options = {**EXACT, "alpha": 0.05}
-    best = SchMPMatrixFactorization(**options, max_iter=50).fit(PAIRS, RATINGS)
+def test_stochastic_gradients_come_near(best, n_ranks):
     model = SchMPMatrixFactorization(
-        **options, solver="sgd", eta0=0.3, batch_size=64, max_iter=60, n_ranks=n_ranks
+        **NEARLY, solver="sgd", eta0=0.3, batch_size=64, max_iter=40, n_ranks=n_ranks
     ).fit(PAIRS, RATINGS)
     rmse = [np.sqrt(np.mean((m.predict(PAIRS) - RATINGS) ** 2)) for m in (best, model)]
     assert rmse[1] < rmse[0] + 0.1  # the ratings' deviation is 1.6
@@ -962,7 +968,7 @@ def test_files_of_ratings(stored, cluster):
     lazy, frame = stored
     X, y = lazy[["user", "item"]], lazy["r"]
     assert y.optimize().npartitions < X.npartitions
-    model = SchMPMatrixFactorization(**EXACT, max_iter=3)
+    model = SchMPMatrixFactorization(**EXACT, max_iter=2, n_ranks=2)
     expected = clone(model).fit(frame[["user", "item"]], RATINGS)
     for ratings, weight in ((y, lazy["w"]), (frame["r"], frame["w"])):
         found = clone(model).fit(X, ratings, sample_weight=weight)
@@ -982,7 +988,7 @@ def test_files_of_ratings(stored, cluster):
 def test_files_without_some_of_their_rows(column, bound, weighted, stored, cluster):
     lazy, frame = stored
     few, some = (rows[rows[column] < bound] for rows in (lazy, frame))
-    model = SchMPMatrixFactorization(**EXACT, max_iter=3)
+    model = SchMPMatrixFactorization(**EXACT, max_iter=2, n_ranks=2)
     expected = clone(model).fit(some[["user", "item"]], some["r"])
     weight = few["w"] if weighted else None
     found = clone(model).fit(few[["user", "item"]], few["r"], weight)
@@ -1011,7 +1017,7 @@ def test_ratings_in_other_partitions_than_pairs(form):
 
 
 def test_ratings_in_other_chunks_than_pairs(cluster):
-    model = SchMPMatrixFactorization(**EXACT, max_iter=3)
+    model = SchMPMatrixFactorization(**EXACT, max_iter=2, n_ranks=2)
     expected = clone(model).fit(PAIRS, RATINGS)
     X, y = da.from_array(np.array(PAIRS), (50, 1)), da.from_array(RATINGS, 70)
     for ratings in (y, RATINGS):

@@ -108,8 +108,8 @@ def test_a_round_of_collected_sides_is_two_rotations(monkeypatch, n_ranks):
 
 
 def test_few_steps_come_to_the_same_end():
-    exact = fit(als_solver="cholesky", max_iter=100)
-    steps = fit(als_solver="cg", max_iter=100)
+    exact = fit(als_solver="cholesky", max_iter=60)
+    steps = fit(als_solver="cg", max_iter=60)
     ends = [m.history_[-1]["objective"] for m in (steps, exact)]
     assert ends[0] == pytest.approx(ends[1], rel=1e-2)
     objectives = np.array([record["objective"] for record in steps.history_])
@@ -142,7 +142,7 @@ def test_what_auto_takes(n_ratings, n_components, positive, method):
 @pytest.mark.parametrize("n_ranks", [1, 2])
 def test_positive_factors_are_at_the_optimum(feedback, n_ranks):
     """No user can do better alone: where a factor is 0, the loss rises with it."""
-    params = {"feedback": feedback, "positive": True, "max_iter": 40, "alpha": 0.02}
+    params = {"feedback": feedback, "positive": True, "max_iter": 30, "alpha": 0.02}
     if feedback == "explicit":
         params["standardize"] = False
     model = fit(**params, n_ranks=n_ranks, weighted_alpha=False)
@@ -200,7 +200,7 @@ def overfit(**params):
     ],
     ids=["sgd", "cg", "cholesky"],
 )
-@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize("n_ranks", [1, 2])
 def test_the_best_round_is_kept(solver, n_ranks):
     model = overfit(**solver, n_ranks=n_ranks)
     errors = np.array([record["validation_rmse"] for record in model.history_])

@@ -54,20 +54,27 @@ def test_settings(wide, params):
     assert_same_choice(model, expected)
 
 
+FOLDS, RATIOS = KFold(3, shuffle=True, random_state=0), [0.5, 1.0]
+
+
+@pytest.fixture(scope="module")
+def of_several_ratios(wide):
+    """What scikit-learn chooses from two ratios."""
+    model = ElasticNetCV(cv=FOLDS, l1_ratio=RATIOS, **{**PARAMS, **EXACT})
+    return model.fit(wide["X"], wide["number"])
+
+
 @every_layout
-def test_several_ratios_and_a_generator(wide, n_ranks, layout):
-    X, y = wide["X"], wide["number"]
-    folds, ratios = KFold(3, shuffle=True, random_state=0), [0.5, 1.0]
-    expected = ElasticNetCV(cv=folds, l1_ratio=ratios, **{**PARAMS, **EXACT})
-    expected.fit(X, y)
+def test_several_ratios_and_a_generator(wide, of_several_ratios, n_ranks, layout):
+    X, y, expected = wide["X"], wide["number"], of_several_ratios
     model = SchMPLassoCV(
-        cv=folds, l1_ratio=ratios, **PARAMS, n_ranks=n_ranks, layout=layout
+        cv=FOLDS, l1_ratio=RATIOS, **PARAMS, n_ranks=n_ranks, layout=layout
     ).fit(X, y)
     assert_same_choice(model, expected)
     assert model.l1_ratio_ == expected.l1_ratio_
     assert model.alphas_.shape == (2, 5) and model.mse_path_.shape == (2, 5, 3)
     kinds = [(r["l1_ratio"], r["fold"]) for r in model.history_]
-    assert kinds == [(ratio, fold) for ratio in ratios for fold in range(3)]
+    assert kinds == [(ratio, fold) for ratio in RATIOS for fold in range(3)]
     assert [r["round"] for r in model.history_] == [1, 2, 3, 4, 5, 6]
     least = model.mse_path_.min(axis=1).ravel()
     found = [record["mean_squared_error"] for record in model.history_]
@@ -130,7 +137,8 @@ def test_the_final_model_is_that_of_the_chosen_alpha(wide):
 def test_chunks_of_unknown_sizes(wide, cluster):
     """Folds of consecutive rows need no lengths from the client."""
     X, y = wide["X"], wide["number"]
-    expected = SchMPLassoCV(cv=4, **PARAMS).fit(X, y)
+    params = {**PARAMS, "cv": 4, "alphas": 3}
+    expected = SchMPLassoCV(**params).fit(X, y)
 
     def unknown(a):
         rows = da.from_array(a, chunks=(17, *a.shape[1:]))
@@ -144,7 +152,7 @@ def test_chunks_of_unknown_sizes(wide, cluster):
         return da.from_array(a, chunks=(13, *a.shape[1:]))
 
     for make, layout in ((unknown, "rows"), (known, "columns")):
-        model = SchMPLassoCV(cv=4, **PARAMS, layout=layout).fit(make(X), make(y))
+        model = SchMPLassoCV(**params, layout=layout).fit(make(X), make(y))
         assert_same_choice(model, expected)
     with pytest.raises(ValueError, match="unknown number of rows.*cv must be an int"):
         SchMPLassoCV(cv=KFold(3)).fit(unknown(X), unknown(y))
@@ -162,8 +170,9 @@ def test_blocks_that_lie_anywhere(wide, cluster):
     moved = da.concatenate(parts)
     folds = KFold(3, shuffle=True, random_state=1)
     for cv in (folds, 3):
-        expected = SchMPLassoCV(cv=cv, **PARAMS).fit(X, y)
-        model = SchMPLassoCV(cv=cv, **PARAMS).fit(moved, y)
+        params = {**PARAMS, "cv": cv, "alphas": 3}
+        expected = SchMPLassoCV(**params).fit(X, y)
+        model = SchMPLassoCV(**params).fit(moved, y)
         assert_same_choice(model, expected)
 
 
@@ -178,16 +187,25 @@ def test_threads_and_clusters_agree_to_the_bit(wide, inproc_client):
         assert fit() == here
 
 
+IN_STAGES = {"cv": 3, "l1_ratio": RATIOS, "n_ranks": 2, **PARAMS}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(wide):
+    return SchMPLassoCV(**IN_STAGES).fit(wide["X"], wide["number"])
+
+
 @pytest.mark.parametrize("n_before", [1, 4])
-def test_a_resumed_fit_is_an_uninterrupted_one(wide, tmp_path, monkeypatch, n_before):
+def test_a_resumed_fit_is_an_uninterrupted_one(
+    wide, uninterrupted, tmp_path, monkeypatch, n_before
+):
     from dask_ma.schmp.l1 import _path
 
     class StopAfterError(Exception):
         """Stands for the end of the process."""
 
     X, y = wide["X"], wide["number"]
-    params = {"cv": 3, "l1_ratio": [0.5, 1.0], "n_ranks": 2, **PARAMS}
-    whole = SchMPLassoCV(**params).fit(X, y)
+    whole = uninterrupted
     original = _path.Folds.measure
 
     def stop(self):
@@ -198,9 +216,9 @@ def test_a_resumed_fit_is_an_uninterrupted_one(wide, tmp_path, monkeypatch, n_be
     with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
         monkeypatch.setattr(_path.Folds, "measure", stop)
         with pytest.raises(StopAfterError):
-            SchMPLassoCV(**params).fit(X, y)
+            SchMPLassoCV(**IN_STAGES).fit(X, y)
         monkeypatch.undo()
-        resumed = SchMPLassoCV(**params).fit(X, y)
+        resumed = SchMPLassoCV(**IN_STAGES).fit(X, y)
     assert [r["round"] for r in resumed.history_] == [1, 2, 3, 4, 5, 6]
     np.testing.assert_allclose(resumed.mse_path_, whole.mse_path_, rtol=1e-10)
     np.testing.assert_allclose(resumed.coef_, whole.coef_, atol=1e-10)
@@ -316,7 +334,8 @@ def test_alphas_by_a_feature_of_large_values_are_told_of(l1_ratio, n_ranks, layo
     X = rng.standard_normal((200, 6))
     y = X[:, 2] + 0.1 * rng.standard_normal(200)
     X[:, 4] = rng.integers(10**11, 10**12, 200)  # ids
-    model = SchMPLassoCV(l1_ratio=l1_ratio, cv=3, n_ranks=n_ranks, layout=layout)
+    params = {"alphas": 15, "cv": 3, "n_ranks": n_ranks, "layout": layout}
+    model = SchMPLassoCV(l1_ratio=l1_ratio, **params)
     with pytest.warns(UserWarning, match="all alphas are too large") as record:
         model.fit(X, y)
     (note,) = (str(one.message) for one in record if "alphas" in str(one.message))

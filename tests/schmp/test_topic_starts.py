@@ -205,7 +205,7 @@ def test_topics_begin_on_the_first_rank_with_tokens(
 def test_a_start_by_stages_is_there_in_fewer_rotations(sampler, n_ranks):
     """It is a start alone: in the end, both have come to the same likelihood."""
     counts, after = planted(600 if sampler == "exact" else 300), {}
-    lengths = (6, 25) if n_ranks == 1 else (6,)
+    lengths = (6, 18) if n_ranks == 1 else (6,)
     for init in ("progressive", "random"):
         for n_rotations in lengths:
             model = make(max_iter=n_rotations, n_ranks=n_ranks, init=init)
@@ -213,15 +213,16 @@ def test_a_start_by_stages_is_there_in_fewer_rotations(sampler, n_ranks):
             after[init, n_rotations] = model.log_likelihood_
     assert after["progressive", 6] > after["random", 6] + 0.1
     if n_ranks == 1:
-        assert after["progressive", 25] > after["random", 25] - 0.06
+        assert after["progressive", 18] > after["random", 18] - 0.06
 
 
 @pytest.mark.parametrize("sampler", N_STAGES)
 def test_the_same_bits_on_threads_and_processes(sampler, inproc_client, process_client):
-    models = [make(n_ranks=3, sampler=sampler, max_iter=4).fit(X)]
+    few = sparse.csr_array(X[: D // 2])
+    models = [make(n_ranks=3, sampler=sampler, max_iter=4).fit(few)]
     for client in (inproc_client, process_client):
         with client.as_current():
-            models.append(clone(models[0]).fit(sparse.csr_array(X)))
+            models.append(clone(models[0]).fit(few))
     for model in models[1:]:
         np.testing.assert_array_equal(model.components_, models[0].components_)
 

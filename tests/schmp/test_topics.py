@@ -44,7 +44,7 @@ def make(**params):
 def fitted():
     """A fit that keeps its tokens, of each sampler."""
     return {
-        name: make(sampler=name, keep_tokens=True, max_iter=40).fit(X)
+        name: make(sampler=name, keep_tokens=True, max_iter=25).fit(X)
         for name in SAMPLERS
     }
 
@@ -125,7 +125,7 @@ def test_tokens_documents_and_likelihood_agree(fitted, sampler):
     value += polya_sum(of_words, 0.06) - polya_sum(of_words.sum(0), 0.06 * V)
     assert model.log_likelihood_ == pytest.approx(value / X.sum())
     assert model.history_[-1]["objective"] == -model.log_likelihood_
-    assert model.n_iter_ == 40
+    assert model.n_iter_ == 25
     assert model.n_documents_ == D
 
 
@@ -151,7 +151,7 @@ def test_planted_topics_are_found(fitted, sampler):
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_quality_is_the_same_on_any_number_of_ranks(fitted, sampler):
     values = [fitted[sampler].log_likelihood_]
-    model = make(sampler=sampler, n_ranks=3, max_iter=40).fit(X)
+    model = make(sampler=sampler, n_ranks=3, max_iter=25).fit(X)
     values.append(model.log_likelihood_)
     assert_finds_planted_topics(model)
     assert max(values) - min(values) < 0.06
@@ -191,6 +191,7 @@ def test_totals_are_at_most_a_rotation_old(monkeypatch):
                 np.testing.assert_array_equal(totals, known[rotation])
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("n_components", [8, 1000])
 @pytest.mark.parametrize("n_ranks", [2, 4])
 def test_each_rank_sends_the_table_once_in_a_rotation(
@@ -198,7 +199,7 @@ def test_each_rank_sends_the_table_once_in_a_rotation(
 ):
     """In a byte for each element, or for "metropolis" 3 of those that are not zero."""
     counts = np.random.default_rng(0).poisson(0.5, (100, 2000)).astype(float)
-    model = make(n_ranks=n_ranks, max_iter=3)
+    model = make(n_ranks=n_ranks, max_iter=2)
     sampler = "exact" if n_components == 8 else "metropolis"
     model.set_params(n_components=n_components, sampler=sampler)
     without_copies = configured({"dask-ma.on-worker-loss": "raise"}, process_client)
@@ -220,8 +221,8 @@ def test_each_rank_sends_the_table_once_in_a_rotation(
 @pytest.mark.parametrize(("n_components", "n_blocks"), [(8, 2), (1000, 4)])
 def test_few_messages_in_a_rotation(n_components, n_blocks, process_client, configured):
     """However many tokens, a block that is soon drawn is one of two of a rank."""
-    counts = np.random.default_rng(0).poisson(8.0, (100, 2000)).astype(float)
-    model = make(n_ranks=2, max_iter=4).set_params(n_components=n_components)
+    counts = np.random.default_rng(0).poisson(8.0, (80, 2000)).astype(float)
+    model = make(n_ranks=2, max_iter=2).set_params(n_components=n_components)
     without_copies = configured({"dask-ma.on-worker-loss": "raise"}, process_client)
     with process_client.as_current(), without_copies:
         model.fit(counts)
