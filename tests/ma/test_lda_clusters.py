@@ -19,7 +19,8 @@ PARAMS = {
     "n_components": K,
     "max_iter": 2,
     "batch_size": 20,
-    "local_batch_size": 4,
+    "local_batch_size": 5,
+    "max_doc_update_iter": 5,  # most of the time is theirs
     "evaluate_every": 1,
     "perp_tol": 0.0,
     "random_state": 7,

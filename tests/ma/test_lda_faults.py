@@ -20,6 +20,7 @@ PARAMS = {
     "max_iter": 4,
     "batch_size": 20,
     "local_batch_size": 5,
+    "max_doc_update_iter": 5,  # most of the time is theirs
     "doc_topic_prior": "auto",
     "random_state": 0,
 }

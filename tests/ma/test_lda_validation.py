@@ -14,6 +14,7 @@ PARAMS = {
     "max_iter": 4,
     "batch_size": 20,
     "local_batch_size": 10,
+    "max_doc_update_iter": 5,  # most of the time is theirs
     "validation_fraction": 0.25,
     "evaluate_every": 2,
     "perp_tol": 0.0,

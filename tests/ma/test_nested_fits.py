@@ -13,19 +13,19 @@ from sklearn.model_selection import GridSearchCV
 
 from dask_ma import MASGDClassifier
 
-PARAMS = {"max_iter": 2, "tol": None, "random_state": 0}
+# Rounds alone: neither trials of steps nor a search that goes on.
+SHORT = {"max_iter": 2, "tol": None, "learning_rate": "optimal", "refine": None}
+PARAMS = {**SHORT, "random_state": 0}
 GRID = {"alpha": [1e-3, 1e-1, 1.0]}
 
 
 def make_fit():
     """A function that fits; defined inside, so that workers can unpickle it."""
 
-    def fit(seed, n_ranks, X, y):
+    def fit(seed, n_ranks, X, y, params=SHORT):
         from dask_ma import MASGDClassifier
 
-        model = MASGDClassifier(
-            max_iter=2, tol=None, random_state=seed, n_ranks=n_ranks
-        )
+        model = MASGDClassifier(**params, random_state=seed, n_ranks=n_ranks)
         return model.fit(X, y).coef_
 
     return fit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,27 @@ import pytest
 from scipy import sparse, special
 from sklearn.linear_model import LogisticRegression
 
+from dask_ma.kernels import _gibbs_tiles
+
 Targets = dict[str, np.ndarray]
+_FEWEST_TILES = _gibbs_tiles._FEWEST_TILES
+
+
+@pytest.fixture(scope="module")
+def few_tiles() -> Iterator[None]:
+    """A small corpus is drawn in 32 tiles, which take all of the time, and not in 128.
+
+    Processes of workers know nothing of it.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_gibbs_tiles, "_FEWEST_TILES", 32)
+        yield
+
+
+@pytest.fixture
+def as_workers_do(few_tiles: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many tiles in this process as in others."""
+    monkeypatch.setattr(_gibbs_tiles, "_FEWEST_TILES", _FEWEST_TILES)
 
 
 @pytest.fixture(scope="session")

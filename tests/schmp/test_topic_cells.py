@@ -131,7 +131,7 @@ def test_ranks_get_small_counts_and_find_the_same_topics(inproc_client, monkeypa
         return original(cls, shard, group, fractions=fractions)
 
     monkeypatch.setattr(Documents, "of_shard", classmethod(noted))
-    model = SchMPLDA(3, max_iter=3, n_ranks=2, random_state=0)
+    model = SchMPLDA(3, max_iter=2, n_ranks=2, random_state=0)
     expected = model.fit(X).components_
     assert seen == [np.float64] * 2
     blocks = da.from_array(X.toarray().astype(np.uint16), (20, N_WORDS))

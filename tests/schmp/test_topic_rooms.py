@@ -31,6 +31,7 @@ RNG = np.random.default_rng(0)
 X = sparse.csr_array(RNG.poisson(0.4, size=(90, 60)).astype(float))
 N_TOKENS = int(X.sum())
 SAMPLERS = ["exact", "metropolis"]
+pytestmark = pytest.mark.usefixtures("few_tiles")
 
 
 def make(**params):
@@ -115,7 +116,7 @@ def bytes_per_token(sampler, few, many, most):
     ("sampler", "most"), [("exact", (12, 10)), ("metropolis", (31, 8))]
 )
 def test_memory_of_a_token(
-    sampler, most, configured, tmp_path, monkeypatch, record_property
+    sampler, most, configured, tmp_path, monkeypatch, record_property, as_workers_do
 ):
     """What a further token adds to the peak; blocks are small beside the whole.
 

@@ -90,7 +90,7 @@ def test_ranks_have_no_dense_table_of_many_topics(sampler, monkeypatch):
 @pytest.mark.each
 @pytest.mark.parametrize("init", ["progressive", "random"])
 @pytest.mark.parametrize("n_ranks", [1, 3])
-def test_exact_draws_are_the_same_on_sparse_rows(init, n_ranks, monkeypatch):
+def test_exact_draws_are_the_same_on_sparse_rows(init, n_ranks, monkeypatch, few_tiles):
     X = np.random.default_rng(3).poisson(0.5, (200, 60)).astype(float)
     model = SchMPLDA(
         4, sampler="exact", init=init, max_iter=4, n_ranks=n_ranks, random_state=0

@@ -17,6 +17,7 @@ PHI = RNG.dirichlet(np.full(V, 0.1), K)
 THETA = RNG.dirichlet(np.full(K, 0.3), D)
 X = np.array([RNG.multinomial(80, row) for row in THETA @ PHI]).astype(float)
 X[7] = 0  # a document without words
+pytestmark = pytest.mark.usefixtures("few_tiles")
 N_STAGES = {"exact": 2, "metropolis": 3}  # for 16,000 tokens, 200 documents
 FIT = {
     "doc_topic_prior": 0.2,
@@ -217,7 +218,9 @@ def test_a_start_by_stages_is_there_in_fewer_rotations(sampler, n_ranks):
 
 
 @pytest.mark.parametrize("sampler", N_STAGES)
-def test_the_same_bits_on_threads_and_processes(sampler, inproc_client, process_client):
+def test_the_same_bits_on_threads_and_processes(
+    sampler, inproc_client, process_client, as_workers_do
+):
     few = sparse.csr_array(X[: D // 2])
     models = [make(n_ranks=3, sampler=sampler, max_iter=4).fit(few)]
     for client in (inproc_client, process_client):
