@@ -230,7 +230,7 @@ def test_butterfly_mixing_shares_it_out_too(shared, binary):
 
 
 def fit_many(data, **params):
-    params = {**PARAMS, "n_ranks": 4, "refine_max_iter": 12, "refine_tol": 0, **params}
+    params = {**PARAMS, "refine_max_iter": 7, "refine_tol": 0, **params}
     with pytest.warns(UserWarning, match="refinement ended"):
         model = MASGDClassifier(**params).fit(*data)
     objectives = [record["objective"] for record in model.history_]

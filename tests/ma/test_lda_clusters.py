@@ -189,6 +189,7 @@ def test_bytes_of_a_round(params, models, request, configured):
     averages = "mixing" not in params and params.get("paradigm") != "gradient"
     averages = averages and "learning_method" not in params
     params = {"max_iter": 2, "batch_size": 8, "n_ranks": 4, **GIVEN, **params}
+    params["max_doc_update_iter"] = 5
     with configured({"dask-ma.comm.message-overhead": 0}, client):
         model = MALDA(K, **acting(**params)).fit(wide_rows(0.5))
     itemsize = model.components_.itemsize
