@@ -145,11 +145,11 @@ def test_memory_of_a_token(
 def test_a_fit_on_disks_goes_on_from_its_checkpoint(
     sampler, small_blocks, on_disks, configured, interrupted, tmp_path_factory
 ):
-    model = make(sampler=sampler, n_ranks=2, max_iter=6)
+    model = make(sampler=sampler, n_ranks=2, max_iter=4)
     whole = clone(model).fit(X)
     folder = tmp_path_factory.mktemp("checkpoints")
     with configured({"dask-ma.checkpoint.path": str(folder)}):
-        with interrupted(4):
+        with interrupted(3):
             clone(model).fit(X)
         again = clone(model).fit(X)
     np.testing.assert_array_equal(again.components_, whole.components_)
