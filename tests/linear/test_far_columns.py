@@ -66,6 +66,7 @@ def without_times():
     return lambda params: score(tuple(params.items()))
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("spread", [0.0, 6e10])
 @pytest.mark.parametrize("make", [np.asarray, sparse.csr_matrix])
 @pytest.mark.parametrize(

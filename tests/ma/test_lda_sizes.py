@@ -111,7 +111,7 @@ def test_a_fit_takes_these_sizes(n_ranks, lazy):
     X = da.from_array(X, chunks=(200, -1)) if lazy else X
     X = X[X.sum(axis=1) >= 0]
     params = {"n_components": 2, "max_iter": 2, "n_ranks": n_ranks, "random_state": 0}
-    params["learning_method"] = "online"
+    params |= {"learning_method": "online", "max_doc_update_iter": 5}
     model = MALDA(**params).fit(X)
     assert [record["n_samples"] for record in model.history_] == [75] * 16
     assert model.n_batch_iter_ == 1 + 16

@@ -32,7 +32,7 @@ def perplexity(model, documents):
 
 def test_neither_ranks_nor_blocks_nor_order_matter(corpus):
     X = corpus[0][::2]
-    params = {"dtype": "float64", "max_iter": 1}
+    params = {"dtype": "float64", "max_iter": 1, "max_doc_update_iter": 20}
     expected = fit(X, **params).components_
     mixed = X[np.random.default_rng(1).permutation(len(X))]
     blocks = da.from_array(X, chunks=(20, -1))
@@ -89,7 +89,7 @@ def test_given_topics_are_where_the_fit_begins(corpus):
 )
 def test_what_only_online_has_chooses_it(corpus, name, value):
     X = corpus[0][:100, :30]
-    given = {name: value, "max_iter": 2, "n_ranks": 2}
+    given = {name: value, "max_iter": 2, "n_ranks": 2, "max_doc_update_iter": 5}
     auto, online = fit(X, **given), fit(X, learning_method="online", **given)
     np.testing.assert_array_equal(auto.components_, online.components_)
     assert auto.n_batch_iter_ > 3
@@ -100,14 +100,15 @@ def test_the_number_of_documents_decides(corpus):
     assert is_few(1024)
     assert not is_few(1025)
     X = corpus[0][:, :20]  # some of the words
+    once = {"max_iter": 1, "max_doc_update_iter": 5}
     few = np.tile(X, (5, 1))
     many = np.vstack([few, X])
-    expected = fit(few, max_iter=1)
+    expected = fit(few, **once)
     assert len(expected.history_) == 1
-    assert len(fit(many, max_iter=1).history_) > 1
+    assert len(fit(many, **once).history_) > 1
     lazy = da.from_array(many, chunks=(300, -1))
     lazy = lazy[da.from_array(np.arange(len(many)) < 1000, chunks=300)]
     assert np.isnan(lazy.shape[0])
-    model = fit(lazy, max_iter=1)
+    model = fit(lazy, **once)
     assert len(model.history_) == 1
     np.testing.assert_allclose(model.components_, expected.components_, rtol=1e-3)

@@ -34,13 +34,14 @@ def begin(X, n_components=K, **params):
 @pytest.mark.parametrize(("seed", "n_ranks"), [(0, 1), (1, 2)])
 def test_no_topic_ends_empty(X, seed, n_ranks):
     """What all documents have in common is left to no topic alone."""
-    model = MALDA(K, random_state=seed, n_ranks=n_ranks).fit(X)
+    params = {"random_state": seed, "n_ranks": n_ranks, "max_iter": 6}
+    model = MALDA(K, **params).fit(X)
     assert model.transform(X).mean(axis=0).min() > 1e-3
     if n_ranks == 2:
         return
     alike = begin(X[:1000], learning_method="batch")
-    params = {"word_weights": "variational", "components_init": alike}
-    other = MALDA(K, random_state=seed, n_ranks=n_ranks, **params).fit(X)
+    params |= {"word_weights": "variational", "components_init": alike}
+    other = MALDA(K, **params).fit(X)
     assert other.transform(X).mean(axis=0).min() < 1e-3
     ours, theirs = (m.perplexity(X, method="completion") for m in (model, other))
     assert ours < 0.97 * theirs
@@ -88,7 +89,7 @@ def test_what_the_updates_leave_of_the_first_topics(
         foreseen.append(arguments[-1])
 
     monkeypatch.setattr(_agent, "add_documents", add)
-    sizes = {"batch_size": 300, "paradigm": paradigm}
+    sizes = {"batch_size": 300, "paradigm": paradigm, "max_doc_update_iter": 1}
     if paradigm == "model":
         sizes["local_batch_size"] = 70
     model = MALDA(K, max_iter=n_passes, n_ranks=n_ranks, random_state=0, **sizes)
@@ -160,6 +161,7 @@ def test_weights_by_default(X):
         (X, {"paradigm": "gradient"}, "mean"),
     ):
         params = {"max_iter": 1, "random_state": 0, "n_ranks": 2, **params}
+        params["max_doc_update_iter"] = 5
         auto, chosen = (
             MALDA(5, word_weights=weights, **params).fit(rows).components_
             for weights in ("auto", name)
