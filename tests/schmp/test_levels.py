@@ -14,17 +14,23 @@ from dask_ma.schmp.l1._levels import next_level, raised
 from dask_ma.schmp.l1._losses import WeightedLoss
 from dask_ma.schmp.l1._problem import Objective, Penalty
 
-N_CLASSES, N_FEATURES = 6, 800
+N_CLASSES, N_FEATURES = 4, 400
+
+
+@pytest.fixture
+def of_few(monkeypatch):
+    """There are levels for so few coefficients, too."""
+    monkeypatch.setattr(_levels, "_FEWEST", N_CLASSES * N_FEATURES)
 
 
 @pytest.fixture(scope="module")
 def alike():
-    """200 rows of 800 columns in large units, made of twelve that nobody sees."""
+    """100 rows of 400 columns in large units, made of twelve that nobody sees."""
     rng = np.random.default_rng(0)
-    hidden = rng.normal(size=(200, 12))
+    hidden = rng.normal(size=(100, 12))
     X = hidden @ rng.normal(size=(12, N_FEATURES))
     X = 20 * (X + 0.5 * rng.normal(size=X.shape))
-    noise = 0.3 * rng.normal(size=(200, N_CLASSES))
+    noise = 0.3 * rng.normal(size=(100, N_CLASSES))
     return X, (hidden[:, :N_CLASSES] + noise).argmax(axis=1)
 
 
@@ -43,7 +49,7 @@ def tight(alike):
 
 
 @pytest.mark.parametrize("n_ranks", [1, 2])
-def test_working_sets_stay_near_what_is_needed(alike, tight, n_ranks):
+def test_working_sets_stay_near_what_is_needed(of_few, alike, tight, n_ranks):
     fit = SchMPLogisticRegression(1e-3, tol=1e-6, n_ranks=n_ranks).fit(*alike)
     last = fit.history_[-1]
     assert largest(fit) < 9 * last["n_nonzero"]
@@ -53,7 +59,7 @@ def test_working_sets_stay_near_what_is_needed(alike, tight, n_ranks):
 
 
 def test_a_resumed_fit_goes_down_the_same_levels(
-    alike, interrupted, monkeypatch, tmp_path
+    of_few, alike, interrupted, monkeypatch, tmp_path
 ):
     levels, n_ranks = [], 2
 
@@ -78,7 +84,9 @@ def test_a_resumed_fit_goes_down_the_same_levels(
     np.testing.assert_allclose(resumed.coef_, whole.coef_, rtol=1e-9, atol=1e-12)
 
 
-def test_an_elastic_net_with_weights_and_without_some_penalties(alike, monkeypatch):
+def test_an_elastic_net_with_weights_and_without_some_penalties(
+    of_few, alike, monkeypatch
+):
     """The optimum is that of the penalty itself, with smaller working sets."""
     weights = np.ones(N_FEATURES)
     weights[:3] = 0.0
