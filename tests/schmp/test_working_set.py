@@ -122,7 +122,7 @@ def test_screening_changes_nothing(
     X, y = many["X"], many[target]
     penalty = make_penalty(400, alpha, l1_ratio, positive)
     found = {}
-    cap = 8 if target == "number" else 40
+    cap = 6 if target == "number" else 24
     size = 400 * (3 if target == "three" else 1)
     case = target, alpha, l1_ratio, positive
     with dask.config.set({CAP: cap}):  # there are more rounds
