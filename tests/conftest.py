@@ -61,6 +61,7 @@ dask.config.set(
 get_mp_context().set_forkserver_preload(
     [
         "distributed",
+        "dask.array",
         "_pytest.assertion.rewrite",  # comes with every function that asserts
         # A folder by itself loads none of its modules.
         *(each.name for each in pkgutil.walk_packages(dask_ma.__path__, "dask_ma.")),
