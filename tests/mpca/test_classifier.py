@@ -188,7 +188,7 @@ def learn(digits, **params):
 @pytest.mark.each
 @pytest.mark.parametrize("n_ranks", [3, 4])
 def test_every_strategy_learns(digits, strategy, n_ranks):
-    model = learn(digits, strategy=strategy, n_ranks=n_ranks, batch_size=32)
+    model = learn(digits, strategy=strategy, n_ranks=n_ranks)
     assert model.score(*digits.test) > 0.75
     assert model.n_iter_ == 8
     assert model.loss_curve_[-1] < model.loss_curve_[0] / 2
@@ -198,9 +198,8 @@ def test_every_strategy_learns(digits, strategy, n_ranks):
 def test_processes_learn(digits, processes, strategy):
     """As well as ranks in threads, though messages take longer."""
     # A server answers each of their batches.
-    batch_size = 32 if strategy == "parameter_server" else 16
-    params = {"batch_size": batch_size, "max_iter": 12}
-    model = learn(digits, strategy=strategy, **params)
+    max_iter = 8 if strategy == "parameter_server" else 12
+    model = learn(digits, strategy=strategy, max_iter=max_iter)
     assert model.score(*digits.test) > 0.8
     sent = sum(record["bytes_sent"] for record in model.history_)
     n_values = sum(w.size + b.size for w, b in zip(model.coefs_, model.intercepts_))
