@@ -121,10 +121,12 @@ def pytest_generate_tests(
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put files with slow tests first, and apart from each other those that wait."""
-    # Files with slow tests come first: at the end one process would wait for the other.
+    # Files with slow tests come first, and before folders those with tests of all that
+    # lies in them: at the end one process would wait for the other.
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     files = sorted(
-        {item.path for item in items}, key=lambda path: (path not in slow, path)
+        {item.path for item in items},
+        key=lambda path: (path not in slow, len(path.parts), path),
     )
     # Those that wait for lost workers take turns with two others each: where all
     # processes wait at a time, nobody has the processors.
