@@ -287,6 +287,18 @@ def wide_client(_wide_cluster: Client) -> Iterator[Client]:
     check_clean(_wide_cluster)
 
 
+@pytest.fixture(scope="module")
+def killable_client() -> Iterator[Client]:
+    """The client of two processes that each test may kill: others come instead."""
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=":0"
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
 @pytest.fixture(params=["inproc", "process"])
 def any_client(request: pytest.FixtureRequest) -> Client:
     """Each kind of cluster in turn."""

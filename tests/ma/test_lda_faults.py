@@ -7,7 +7,6 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
 from lda_parameters import acting
 
 from dask_ma import MALDA
@@ -27,24 +26,12 @@ PARAMS = {
 N_ROUNDS = 16
 
 
-@pytest.fixture(scope="module")
-def cluster_client():
-    """Client of two worker processes, which their nannies start again quickly."""
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=":0"
-        ) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
-
-
 @pytest.fixture
-def client(cluster_client, assert_clean):
-    with cluster_client.as_current(), dask.config.set({"dask-ma.recovery.wait": 20}):
-        yield cluster_client
-    cluster_client.wait_for_workers(2, timeout=60)
-    assert_clean(cluster_client)
+def client(killable_client, assert_clean):
+    with killable_client.as_current(), dask.config.set({"dask-ma.recovery.wait": 20}):
+        yield killable_client
+    killable_client.wait_for_workers(2, timeout=60)
+    assert_clean(killable_client)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
 
 from dask_ma import SFBDictionaryLearning
 
@@ -75,22 +74,10 @@ def test_data_of_another_shape_begin_anew(X, tmp_path):
         assert fit(X[:, :6]).components_.shape == (5, 6)
 
 
-@pytest.fixture(scope="module")
-def killable():
-    """The client of two processes that each test may kill: others come instead."""
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=":0"
-        ) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("communication", ["statistics", "factors", "outputs"])
 def test_a_killed_worker_does_not_change_the_atoms(
-    X, tmp_path, monkeypatch, assert_clean, killable, communication
+    X, tmp_path, monkeypatch, assert_clean, killable_client, communication
 ):
     mark = tmp_path / "struck"
 
@@ -117,10 +104,10 @@ def test_a_killed_worker_does_not_change_the_atoms(
         params["solver"] = "sgd"
     undisturbed = fit(rows, **params)
     monkeypatch.setattr("dask_ma.sfb.dictionary._estimator.train", agent)
-    with killable.as_current(), dask.config.set({"dask-ma.recovery.wait": 20}):
+    with killable_client.as_current(), dask.config.set({"dask-ma.recovery.wait": 20}):
         model = fit(rows, **params)
-        killable.wait_for_workers(2, timeout=60)
-        assert_clean(killable)
+        killable_client.wait_for_workers(2, timeout=60)
+        assert_clean(killable_client)
     assert mark.exists()
     assert max(record["restarts"] for record in model.history_) == 1
     np.testing.assert_array_equal(model.components_, undisturbed.components_)
