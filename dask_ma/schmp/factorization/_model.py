@@ -179,6 +179,7 @@ def type_of_answers(ids: np.ndarray) -> np.dtype:
 
 def _none_of(dtype: np.dtype) -> Any:
     """What stands for no id."""
+    if dtype.kind in "mM":
+        return np.array("NaT", dtype)
     none: dict[str, Any] = {"f": np.nan, "O": None, "U": "", "S": b""}
-    none |= {"M": np.datetime64("NaT"), "m": np.timedelta64("NaT")}
     return none.get(dtype.kind, np.array(-1).astype(dtype))
