@@ -32,6 +32,8 @@ from dask_ma.kernels._rows import row_slice
 
 # The values of a layer, for some rows, that stay in the cache with a few temporaries.
 _CHUNK_VALUES = 2**18
+# Values of dense rows that are copied at a time, as they are standardised.
+_COPIED_VALUES = 2**22
 
 
 class MLPLayout(NamedTuple):
@@ -214,6 +216,8 @@ def mlp_outputs(
     workspace = MLPWorkspace(layout, vector.dtype)
     views = mlp_unpack(layout, vector)
     size = max(64, _CHUNK_VALUES // max(layout.units[1:]))
+    if not (sparse.issparse(X) or center is scale is None):
+        size = max(1, min(size, _COPIED_VALUES // layout.units[0]))
     for start in range(0, n_rows, size):
         stop = min(start + size, n_rows)
         rows = standardized_rows(row_slice(X, start, stop), center, scale)

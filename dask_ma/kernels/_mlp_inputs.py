@@ -38,9 +38,12 @@ def standardized_rows(
         What is still to be taken from each row.
     """
     if not sparse.issparse(X):
-        if center is not None:
-            X = X - center
-        return (X if scale is None else X / scale), None
+        if center is None:
+            return (X if scale is None else X / scale), None
+        rows = X - center
+        if scale is not None:
+            rows /= scale
+        return rows, None
     if scale is None:
         return X, center
     parts = X.data / scale[X.indices], X.indices, X.indptr

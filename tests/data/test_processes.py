@@ -10,29 +10,18 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from distributed import Client, LocalCluster, wait
+from distributed import Client, wait
 
 from dask_ma.data import build_shard, partition
 from dask_ma.exceptions import PeerLostError
 
 
-@pytest.fixture(scope="module")
-def cluster_client() -> Iterator[Client]:
-    """Client of two worker processes, which are started again where they end."""
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=":0"
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
-
-
 @pytest.fixture
-def processes(cluster_client: Client) -> Client:
-    """The same when both workers are there."""
-    cluster_client.wait_for_workers(2, timeout=60)
-    return cluster_client
+def processes(killable_client: Client) -> Iterator[Client]:
+    """The current client, of two worker processes that are both there."""
+    killable_client.wait_for_workers(2, timeout=60)
+    with killable_client.as_current():
+        yield killable_client
 
 
 def received(client):

@@ -13,6 +13,7 @@ from dask_ma.kernels import (
     mlp_uncentred,
     mlp_unpack,
 )
+from dask_ma.kernels._mlp_inputs import standardized_rows
 
 ACTIVATIONS = {
     "identity": lambda z: z,
@@ -140,6 +141,23 @@ def test_rows_are_divided_by_a_scale(
         rtol=1e-9,
         atol=1e-12,
     )
+
+
+def test_wide_rows_are_standardised_some_at_a_time(monkeypatch):
+    layout, vector, X, *_ = problem()
+    standard = np.ones(7), np.full(7, 2.0)
+    expected = mlp_outputs(layout, vector, X, *standard)
+    monkeypatch.setattr("dask_ma.kernels._mlp._COPIED_VALUES", 15)  # two rows
+    n_rows = []
+
+    def noted(X, center, scale):
+        n_rows.append(len(X))
+        return standardized_rows(X, center, scale)
+
+    monkeypatch.setattr("dask_ma.kernels._mlp.standardized_rows", noted)
+    found = mlp_outputs(layout, vector, X, *standard)
+    assert n_rows == [2, 2, 2, 2, 2, 1]
+    np.testing.assert_allclose(found, expected, rtol=1e-13)
 
 
 @pytest.mark.each(2)

@@ -83,7 +83,9 @@ EVERY_SCHEDULE = pytest.mark.parametrize(
 
 @EVERY_SCHEDULE
 @pytest.mark.parametrize("n_ranks", [1, 4])
-def test_updates_follow_the_equations(schedule, n_ranks):
+@pytest.mark.parametrize("block", [4, 2**15])
+def test_updates_follow_the_equations(monkeypatch, schedule, n_ranks, block):
+    monkeypatch.setattr("dask_ma.kernels._optimizers.BLOCK", block)
     rng = np.random.default_rng(0)
     first = rng.normal(size=6)
     part, slow = JointPart(first, schedule), SlowJoint(first, schedule)
@@ -128,8 +130,9 @@ def test_a_later_cycle_can_be_gone_on_from():
 
 
 @pytest.mark.parametrize("n_parameters", range(6))
-def test_only_parameters_are_projected(n_parameters):
+def test_only_parameters_are_projected(monkeypatch, n_parameters):
     """A running variance that falls has no less than its least value ahead."""
+    monkeypatch.setattr("dask_ma.kernels._optimizers.BLOCK", 2)
     schedule = SCHEDULE._replace(extrapolation=2.5)
     projection = Projection(np.ones(5), n_parameters, schedule)
     for cycle in range(30):

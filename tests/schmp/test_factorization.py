@@ -366,6 +366,17 @@ def test_forms_of_input(form):
     np.testing.assert_array_equal(best, found.item_ids_[numbers])
 
 
+@pytest.mark.parametrize("kind", ["datetime64[s]", "timedelta64[s]"])
+def test_ids_that_are_times(kind):
+    """What a user has rated is not recommended: fewer items than asked for are left."""
+    frame = pd.DataFrame({"user": USERS, "item": ITEMS.astype(kind)})
+    model = SchMPMatrixFactorization(**EXACT, max_iter=1).fit(frame, RATINGS)
+    items = model.recommend([0], N_ITEMS).items[0]
+    n_rated = len(np.unique(ITEMS[USERS == 0]))
+    assert items.dtype == model.item_ids_.dtype == kind
+    assert np.isnat(items).tolist() == [False] * (N_ITEMS - n_rated) + [True] * n_rated
+
+
 def test_dask_frames(cluster):
     dd = pytest.importorskip("dask.dataframe")
     frame = pd.DataFrame(
