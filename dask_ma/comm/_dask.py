@@ -18,7 +18,7 @@ import numpy as np
 
 from dask_ma import _config
 from dask_ma.comm._group import Group, frozen_view
-from dask_ma.comm._lines import Parcel, Route, line_of
+from dask_ma.comm._lines import Message, Route, line_of
 from dask_ma.comm._mailbox import Mailbox
 from dask_ma.comm._packing import Header, as_message, message_nbytes
 from dask_ma.comm._plugin import registry
@@ -146,7 +146,7 @@ class DaskGroup(Group):
         self.run_id = run_id
         self._addresses = tuple(addresses)
         self._worker = worker
-        self._under_way: deque[Parcel] = deque()
+        self._under_way: deque[Message] = deque()
         self._bytes_under_way = 0
         self._routes: dict[int, Route] = {}
         self._push_buffer = _config.get_bytes("comm.push-buffer")
@@ -190,9 +190,9 @@ class DaskGroup(Group):
     def _ask_for_answers(self) -> None:
         """Have the answers come now that nobody has waited for so far."""
         late = {
-            parcel.route
-            for parcel in self._under_way
-            if not (parcel.is_awaited or parcel.future.done())
+            message.route
+            for message in self._under_way
+            if not (message.is_awaited or message.future.done())
         }
         for route in late:
             route.ask()
@@ -203,8 +203,8 @@ class DaskGroup(Group):
         A short message is a copy already; that a collective operation need not wait for
         the answer to it saves a third of the time of a small one.
         """
-        for parcel in [parcel for parcel in self._under_way if parcel.is_lent]:
-            self._wait_for(parcel)
+        for message in [message for message in self._under_way if message.is_lent]:
+            self._wait_for(message)
         self._forget_delivered()
         self.raise_if_closed()
 
@@ -216,8 +216,8 @@ class DaskGroup(Group):
     def close(self) -> None:
         """Leave the group; messages that are still under way are dropped."""
         registry.close(self.run_id, self.rank)
-        for parcel in self._under_way:
-            parcel.future.cancel()
+        for message in self._under_way:
+            message.future.cancel()
         self._under_way.clear()
         for route in list(self._routes.values()):  # a second thread may add one
             route.leave(self.run_id, self.rank)
@@ -237,12 +237,12 @@ class DaskGroup(Group):
         # The next one waits until the first has been taken.
         is_awaited = is_awaited or not route.is_open
         header = Header(self.run_id, self.rank, dest, tag, is_awaited)
-        message = as_message(header, payload, np.copy if copy else frozen_view)
-        is_long = not isinstance(message, bytes)
-        size = max(nbytes, message_nbytes(message))
-        parcel = Parcel(
+        content = as_message(header, payload, np.copy if copy else frozen_view)
+        is_long = not isinstance(content, bytes)
+        size = max(nbytes, message_nbytes(content))
+        message = Message(
             route,
-            message,
+            content,
             nbytes,
             size,
             is_lent=is_long,
@@ -250,8 +250,8 @@ class DaskGroup(Group):
             pace=self._pace,
         )
         self._make_room(size)  # it may be more than its arrays
-        route.line.put(parcel)
-        self._under_way.append(parcel)
+        route.line.put(message)
+        self._under_way.append(message)
         self._bytes_under_way += size
 
     def _make_room(self, size: int) -> None:
@@ -280,25 +280,25 @@ class DaskGroup(Group):
         mailbox = registry.wait_for(self.run_id, dest, timeout)
         registry.put(mailbox, Header(self.run_id, self.rank, dest, tag), payload)
 
-    def _wait_for(self, parcel: Parcel) -> None:
+    def _wait_for(self, message: Message) -> None:
         """Wait for the delivery of a message that was pushed."""
-        self._under_way.remove(parcel)
-        self._bytes_under_way -= parcel.size
+        self._under_way.remove(message)
+        self._bytes_under_way -= message.size
         timeout = _config.get_timeout("comm.timeout")
         start = perf_counter()
         try:
-            while not self._is_delivered(parcel.future):
+            while not self._is_delivered(message.future):
                 if perf_counter() - start >= timeout:
                     raise CommTimeoutError(
                         f"a message of rank {self.rank} was not taken within "
                         f"{timeout:g} s (dask-ma.comm.timeout)"
                     )
         finally:
-            parcel.future.cancel()
+            message.future.cancel()
             stop = perf_counter()
             self.counters.seconds_waiting += stop - start
             # The bytes have been counted where the message was handed over.
-            self.trace.add(SEND, start, stop, parcel.route.dest)
+            self.trace.add(SEND, start, stop, message.route.dest)
 
     def _is_delivered(self, future: Future[None]) -> bool:
         """Wait a while for a delivery, or raise what ended it or the run."""

@@ -70,7 +70,7 @@ class Route:
         self.dest = dest
         self._explain = explain
         self._error: BaseException | None = None
-        self._aside: list[Parcel] | None = None
+        self._aside: list[Message] | None = None
         self.is_open = False
 
     def ask(self) -> None:
@@ -83,25 +83,25 @@ class Route:
 
     # Event loop of the worker --------------------------------------------------------
 
-    def may_go(self, parcel: Parcel) -> bool:
+    def may_go(self, message: Message) -> bool:
         """Whether a message is to be sent now, and not dropped or put aside."""
-        if parcel.future.cancelled():  # the rank has gone
+        if message.future.cancelled():  # the rank has gone
             return False
-        if self.end_after_failure(parcel):
+        if self.end_after_failure(message):
             return False
         if self.is_open:
             return True
         if self._aside is None:
             self._aside = []
             return True
-        self._aside.append(parcel)
+        self._aside.append(message)
         return False
 
-    def end_after_failure(self, parcel: Parcel) -> bool:
+    def end_after_failure(self, message: Message) -> bool:
         """Whether one before a message has been lost; then it is not to be sent."""
         if self._error is None:
             return False
-        parcel.end(self._error)
+        message.end(self._error)
         return True
 
     def open(self) -> None:
@@ -124,15 +124,15 @@ class Route:
         if self._error is None:
             self._error = GroupClosedError("the rank that sends has ended")
 
-    def _signal(self, message: Any) -> None:
+    def _signal(self, content: Any) -> None:
         """Send what is no harm if it does not arrive."""
-        self.line.put(Parcel(Route(self.line, self.dest, _as_it_is), message, 0))
+        self.line.put(Message(Route(self.line, self.dest, _as_it_is), content, 0))
 
-    def fail(self, parcel: Parcel, error: Exception) -> None:
+    def fail(self, message: Message, error: Exception) -> None:
         """A message has not been taken; no other one is sent."""
         if self._error is None:
             self._error = self._explain(error)
-        for failed in (parcel, *(self._aside or [])):
+        for failed in (message, *(self._aside or [])):
             failed.end(self._error)
         self._aside = []
 
@@ -143,13 +143,13 @@ def _as_it_is(error: Exception) -> Exception:
 
 
 @dataclass(eq=False, slots=True)
-class Parcel:
+class Message:
     """A message under way.
 
     Attributes
     ----------
     route : Route
-    message : object
+    content : object
         As Dask's connections take it; None when it has been sent or has failed.
     nbytes : int
         Size of its arrays.
@@ -166,7 +166,7 @@ class Parcel:
     """
 
     route: Route
-    message: Any
+    content: Any
     nbytes: int
     size: int = 0
     is_lent: bool = False
@@ -176,7 +176,7 @@ class Parcel:
 
     def end(self, error: BaseException | None = None) -> None:
         """Tell the rank that sends, unless it has gone, how the message fared."""
-        self.message = None
+        self.content = None
         with suppress(InvalidStateError):
             if error is None:
                 self.future.set_result(None)
@@ -200,28 +200,28 @@ class Line:
         self._connection_args = worker.connection_args
         self._loop = worker.loop.asyncio_loop
         self._lock = threading.Lock()
-        self._outbox: deque[Parcel] = deque()
+        self._outbox: deque[Message] = deque()
         self._is_awake = False
         self._is_retired = False
         self._timer: asyncio.TimerHandle | None = None
         self._comm: Comm | None = None
         self._n_sent = 0  # by this connection
-        self._unanswered: dict[int, Parcel] = {}
+        self._unanswered: dict[int, Message] = {}
         self._sender: asyncio.Task[None] | None = None
         self._listener: asyncio.Task[None] | None = None
 
     # Any thread --------------------------------------------------------------------
 
-    def put(self, parcel: Parcel) -> None:
+    def put(self, message: Message) -> None:
         """Send a message after those before it."""
         with self._lock:
-            self._outbox.append(parcel)
+            self._outbox.append(message)
         self._rouse()
 
-    def put_first(self, parcels: list[Parcel]) -> None:
+    def put_first(self, messages: list[Message]) -> None:
         """Send messages before those that wait."""
         with self._lock:
-            self._outbox.extendleft(reversed(parcels))
+            self._outbox.extendleft(reversed(messages))
         self._rouse()
 
     def retire(self) -> None:
@@ -251,13 +251,13 @@ class Line:
         """Close the connection; messages that are under way fail."""
         if self._sender is not None:
             self._sender.cancel()
-        while (parcel := self._next()) is not None:
-            parcel.route.fail(parcel, error)
+        while (message := self._next()) is not None:
+            message.route.fail(message, error)
         self._drop(error)
 
     def is_answer_due(self, route: Route) -> bool:
         """Whether a message of a route has been sent and not been answered."""
-        return any(parcel.route is route for parcel in self._unanswered.values())
+        return any(message.route is route for message in self._unanswered.values())
 
     def _wake(self) -> None:
         self._sender = self._loop.create_task(self._send_all())
@@ -281,7 +281,7 @@ class Line:
         else:
             self._rest_if_retired()
 
-    def _next(self) -> Parcel | None:
+    def _next(self) -> Message | None:
         """The message that is to be sent next; None to sleep until there is one."""
         with self._lock:
             if self._outbox:
@@ -295,42 +295,42 @@ class Line:
             if number % _IN_A_ROW == 0:
                 # With no message in hand: those put aside may come before it meanwhile.
                 await asyncio.sleep(0)
-            if (parcel := self._next()) is None:
+            if (message := self._next()) is None:
                 self._rest_if_retired()
                 return
-            if parcel.route.may_go(parcel):
+            if message.route.may_go(message):
                 try:
-                    await self._send(parcel)
+                    await self._send(message)
                 except asyncio.CancelledError:
-                    parcel.route.fail(parcel, _closing())
+                    message.route.fail(message, _closing())
                     raise
                 except Exception as error:  # the rank raises it
-                    parcel.route.fail(parcel, error)
+                    message.route.fail(message, error)
 
-    async def _send(self, parcel: Parcel) -> None:
+    async def _send(self, message: Message) -> None:
         """Send one message."""
-        if parcel.pace is not None:
-            await parcel.pace.wait(parcel.nbytes)
+        if message.pace is not None:
+            await message.pace.wait(message.nbytes)
         comm = self._comm
-        if not parcel.future.cancelled() and (comm is None or comm.closed()):
+        if not message.future.cancelled() and (comm is None or comm.closed()):
             comm = await self._connect()
-        if comm is None or parcel.future.cancelled():  # the rank has gone meanwhile
-            parcel.route.skip()
+        if comm is None or message.future.cancelled():  # the rank has gone meanwhile
+            message.route.skip()
             return
-        if parcel.route.end_after_failure(parcel):
+        if message.route.end_after_failure(message):
             return
         number = self._n_sent
         # The answer may come before the call returns.
-        self._unanswered[number] = parcel
+        self._unanswered[number] = message
         self._n_sent += 1
         try:
-            await comm.write(parcel.message, on_error="raise")
+            await comm.write(message.content, on_error="raise")
         except Exception:
             if not comm.closed():  # it cannot be packed, and none of it was sent
                 self._n_sent = number
                 self._unanswered.pop(number, None)
             raise
-        parcel.message = None  # the answer may take a while
+        message.content = None  # the answer may take a while
 
     async def _connect(self) -> Comm:
         """Connect to the worker, and wait until it takes messages."""
@@ -356,9 +356,9 @@ class Line:
         with self._lock:
             waiting = list(self._outbox)
             self._outbox.clear()
-        for parcel in waiting:
-            if not parcel.future.cancelled():
-                parcel.route.fail(parcel, error)
+        for message in waiting:
+            if not message.future.cancelled():
+                message.route.fail(message, error)
 
     async def _ask(self, comm: Comm) -> None:
         """Ask a worker to take messages until it does."""
@@ -398,12 +398,12 @@ class Line:
         """Pass on how messages have fared."""
         taken, refused = answer
         for number in taken:
-            parcel = self._unanswered.pop(number)
-            parcel.route.open()
-            parcel.end()
+            message = self._unanswered.pop(number)
+            message.route.open()
+            message.end()
         for number, error in refused:
-            parcel = self._unanswered.pop(number)
-            parcel.route.fail(parcel, _loaded(error))
+            message = self._unanswered.pop(number)
+            message.route.fail(message, _loaded(error))
         self._rest_if_retired()
 
     def _drop(self, error: Exception) -> None:
@@ -414,8 +414,8 @@ class Line:
             self._listener.cancel()
         self._comm = self._listener = None
         unanswered, self._unanswered = self._unanswered, {}
-        for parcel in unanswered.values():
-            parcel.route.fail(parcel, error)
+        for message in unanswered.values():
+            message.route.fail(message, error)
 
 
 def _closing() -> GroupClosedError:

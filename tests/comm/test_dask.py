@@ -84,25 +84,25 @@ def test_ranks_of_a_process_share_a_node():
     assert node_of("tcp://10.0.0.1:400") != node_of("tcp://10.0.0.1:401")
 
 
-def test_a_twin_serves_in_a_second_thread(any_client):
+def test_a_duplicate_serves_in_a_second_thread(any_client):
     """Its messages are its own, and it can be closed with the rank."""
 
     def program(group):
         import threading
 
-        twin, ranks = group.for_thread(), range(group.size)
+        duplicate, ranks = group.for_thread(), range(group.size)
         n_left = [group.size]
 
         def serve():
             while n_left[0]:
-                twin.wait_any([(rank, "question") for rank in ranks])
+                duplicate.wait_any([(rank, "question") for rank in ranks])
                 for rank in ranks:
-                    arrived, question = twin.poll(rank, "question")
+                    arrived, question = duplicate.poll(rank, "question")
                     if arrived and question is None:
                         n_left[0] -= 1
                     elif arrived:
-                        twin.push(question + group.rank, rank, "answer")
-            twin.flush()
+                        duplicate.push(question + group.rank, rank, "answer")
+            duplicate.flush()
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -116,7 +116,7 @@ def test_a_twin_serves_in_a_second_thread(any_client):
         thread.join(60)
         group.flush()
         barrier(group)
-        own, other = group.counters, twin.counters
+        own, other = group.counters, duplicate.counters
         sent = [c.bytes_sent + c.bytes_shared for c in (own, other)]
         return got, thread.is_alive(), sent, other.messages_received
 

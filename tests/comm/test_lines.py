@@ -243,16 +243,16 @@ def test_a_held_message_does_not_outlive_its_rank(sending_group, is_at_once):
     if is_at_once:
         sender.loop.asyncio_loop.call_soon_threadsafe(is_filled.wait, 30)
     group.push("payload", 1)
-    parcel = group._under_way[0]
+    message = group._under_way[0]
     if is_at_once:
-        message = withdrawal("test-sending", 0)
-        route = _lines.Route(parcel.route.line, 1, lambda error: error)
-        route.line.put(_lines.Parcel(route, message, 0))
+        content = withdrawal("test-sending", 0)
+        route = _lines.Route(message.route.line, 1, lambda error: error)
+        route.line.put(_lines.Message(route, content, 0))
         is_filled.set()
     else:
         assert until(lambda: len(room) > n_before)
         group.close()
-    assert until(lambda: not parcel.route.line._unanswered and parcel.message is None)
+    assert until(lambda: not message.route.line._unanswered and message.content is None)
     assert len(room) == n_before
 
 
@@ -371,7 +371,7 @@ def test_an_event_loop_that_has_ended_is_named_each_time():
     line = _lines.Line(worker, "tcp://there:2")
     for _ in range(2):
         with pytest.raises(RuntimeError, match="closed"):
-            line.put(_lines.Parcel(_lines.Route(line, 1, drop), b"", 0))
+            line.put(_lines.Message(_lines.Route(line, 1, drop), b"", 0))
     line.retire()
 
 
@@ -386,9 +386,9 @@ def test_a_message_that_nobody_waits_for_is_neither_sent_nor_put_aside(sending_g
     group = sending_group(drop)
     group.send("x", 1)
     route = _lines.Route(group._routes[1].line, 1, lambda error: error)
-    gone, there, later = (_lines.Parcel(route, b"", 0) for _ in range(3))
+    gone, there, later = (_lines.Message(route, b"", 0) for _ in range(3))
     gone.future.cancel()
-    assert [route.may_go(parcel) for parcel in (gone, there, later, gone)] == [
+    assert [route.may_go(message) for message in (gone, there, later, gone)] == [
         False,
         True,
         False,
@@ -424,9 +424,9 @@ def make_line(wire):
     return line
 
 
-async def done(parcels):
+async def done(messages):
     """Wait until messages have fared in some way; their errors."""
-    futures = [asyncio.wrap_future(parcel.future) for parcel in parcels]
+    futures = [asyncio.wrap_future(message.future) for message in messages]
     return await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 30)
 
 
@@ -443,9 +443,9 @@ def test_messages_stay_in_order_where_the_first_is_taken_in_a_pause(monkeypatch)
             await sleep(seconds)
 
         monkeypatch.setattr(asyncio, "sleep", pause)
-        parcels = [_lines.Parcel(route, n, 0) for n in range(n_messages)]
-        for parcel in parcels:
-            line.put(parcel)
+        messages = [_lines.Message(route, n, 0) for n in range(n_messages)]
+        for message in messages:
+            line.put(message)
         while len(wire.sent) < n_messages:
             await pause(0.001)
         return wire.sent
@@ -471,8 +471,8 @@ def test_nothing_follows_a_message_that_was_lost():
 
         line._connect = connect_again
         route.is_open = True
-        first = _lines.Parcel(route, "first", 0)
-        second = _lines.Parcel(route, "second", 0, pace=Pace())
+        first = _lines.Message(route, "first", 0)
+        second = _lines.Message(route, "second", 0, pace=Pace())
         line.put(first)
         line.put(second)
         return await done([first, second]), wire.sent
@@ -500,10 +500,10 @@ def test_a_worker_without_the_handler_is_waited_for_once(monkeypatch):
     async def send():
         line = make_line(None)
         routes = [_lines.Route(line, n, lambda error: error) for n in range(3)]
-        parcels = [_lines.Parcel(route, route.dest, 0) for route in routes]
-        for parcel in parcels:
-            line.put(parcel)
-        return await done(parcels)
+        messages = [_lines.Message(route, route.dest, 0) for route in routes]
+        for message in messages:
+            line.put(message)
+        return await done(messages)
 
     assert [type(error) for error in asyncio.run(send())] == [CommTimeoutError] * 3
     assert len(n_connected) == 1

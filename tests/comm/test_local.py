@@ -239,39 +239,39 @@ def test_a_wait_for_any_ends_with_the_group(pair):
     timer.join()
 
 
-def test_a_twin_counts_for_itself_and_shares_the_messages(pair):
+def test_a_duplicate_counts_for_itself_and_shares_the_messages(pair):
     first, second = pair
     first.push(np.ones(3), 1, "before")
     before = first.counters.as_dict()
-    twin = first.for_thread()
-    assert (twin.rank, twin.size, type(twin)) == (0, 2, type(first))
-    assert not any(twin.counters.as_dict().values())
-    assert len(twin.trace.spans()) == 0
+    duplicate = first.for_thread()
+    assert (duplicate.rank, duplicate.size, type(duplicate)) == (0, 2, type(first))
+    assert not any(duplicate.counters.as_dict().values())
+    assert len(duplicate.trace.spans()) == 0
     second.push(np.ones(2), 0, "a")
     second.push(np.ones(2), 0, "b")
-    twin.push(np.zeros(5), 1, "by twin")
-    np.testing.assert_array_equal(twin.recv(1, "a"), 1)
+    duplicate.push(np.zeros(5), 1, "by duplicate")
+    np.testing.assert_array_equal(duplicate.recv(1, "a"), 1)
     assert first.counters.as_dict() == before
     assert first.poll(1, "a") == (False, None)
     assert first.poll(1, "b")[0]
-    assert len(second.recv(0, "by twin")) == 5
-    counters = twin.counters
+    assert len(second.recv(0, "by duplicate")) == 5
+    counters = duplicate.counters
     assert counters.bytes_sent + counters.bytes_shared == 40
-    assert {"send"} <= set(twin.trace.spans()["kind"]) <= {"send", "wait"}
+    assert {"send"} <= set(duplicate.trace.spans()["kind"]) <= {"send", "wait"}
     assert (first.trace.spans()["kind"] == "send").sum() == 1
 
 
-def test_a_twin_serves_in_another_thread(pair):
+def test_a_duplicate_serves_in_another_thread(pair):
     first, second = pair
-    twin = first.for_thread()
+    duplicate = first.for_thread()
 
     def serve():
         for _ in range(50):
-            twin.wait_any([(0, "question"), (1, "question")])
+            duplicate.wait_any([(0, "question"), (1, "question")])
             for rank in (0, 1):
-                arrived, number = twin.poll(rank, "question")
+                arrived, number = duplicate.poll(rank, "question")
                 if arrived:
-                    twin.push(number + 1, rank, "answer")
+                    duplicate.push(number + 1, rank, "answer")
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -281,17 +281,17 @@ def test_a_twin_serves_in_another_thread(pair):
             assert group.recv(0, "answer", timeout=60) == number + 1
     thread.join(60)
     assert not thread.is_alive()
-    assert twin.counters.seconds_waiting > 0
+    assert duplicate.counters.seconds_waiting > 0
 
 
-def test_a_twin_ends_with_its_rank(pair):
-    twin = pair[0].for_thread()
+def test_a_duplicate_ends_with_its_rank(pair):
+    duplicate = pair[0].for_thread()
     pair[0].close()
     for call in (
-        lambda: twin.wait_any([(1, "a")], timeout=60),
-        lambda: twin.poll(1, "a"),
-        lambda: twin.push("x", 1),
-        twin.flush,
+        lambda: duplicate.wait_any([(1, "a")], timeout=60),
+        lambda: duplicate.poll(1, "a"),
+        lambda: duplicate.push("x", 1),
+        duplicate.flush,
     ):
         with pytest.raises(GroupClosedError, match="rank 0 has left"):
             call()

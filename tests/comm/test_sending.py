@@ -63,9 +63,9 @@ def test_a_message_that_was_sent_is_not_kept_for_its_answer(sending_group, monke
     group.send("first", 1)
     group.push(np.zeros(1000), 1)
     assert until(lambda: len(arrived) == 2)
-    [parcel] = group._under_way
-    assert until(lambda: parcel.message is None)
-    assert not parcel.future.done()
+    [message] = group._under_way
+    assert until(lambda: message.content is None)
+    assert not message.future.done()
 
 
 def test_nobody_waits_for_gathered_answers(sending_group, monkeypatch):
@@ -77,7 +77,7 @@ def test_nobody_waits_for_gathered_answers(sending_group, monkeypatch):
         group.push(np.zeros(3), 1)
         group.push(np.zeros(1 << 17), 1, copy=False)
         group.take_back()
-        assert not any(parcel.is_lent for parcel in group._under_way)
+        assert not any(message.is_lent for message in group._under_way)
         group.push(np.zeros(3), 1)
         group.flush()
         group.push(np.zeros(3), 1)

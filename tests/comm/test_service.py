@@ -11,9 +11,9 @@ from dask_ma.comm import LocalGroup
 
 def test_an_error_of_one_thread_is_raised_in_the_others():
     group, other = LocalGroup.create(2)
-    twin = group.for_thread()
-    twin.fail(ZeroDivisionError("in the service"))
-    for one in (group, twin):
+    duplicate = group.for_thread()
+    duplicate.fail(ZeroDivisionError("in the service"))
+    for one in (group, duplicate):
         with pytest.raises(ZeroDivisionError, match="in the service"):
             one.recv(1)
         with pytest.raises(ZeroDivisionError, match="in the service"):

@@ -95,7 +95,7 @@ def test_time_of_exchanging(pair):
     assert counts["seconds_computing"] == 0
 
 
-def test_messages_of_the_twin_count_too_but_not_its_waits(pair):
+def test_messages_of_the_duplicate_count_too_but_not_its_waits(pair):
     group, other = pair
     second = group.for_thread()
     counters = RankCounters(group, second)

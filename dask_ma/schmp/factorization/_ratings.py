@@ -123,9 +123,9 @@ class Ratings(NamedTuple):
             found = self.take(order)
             is_same = found.users[1:] == found.users[:-1]
         is_same &= found.items[1:] == found.items[:-1]
-        return found._with_twins_sorted(is_same) if is_same.any() else found
+        return found._with_repeats_sorted(is_same) if is_same.any() else found
 
-    def _with_twins_sorted(self, is_same: np.ndarray) -> Ratings:
+    def _with_repeats_sorted(self, is_same: np.ndarray) -> Ratings:
         """Pairs that are there twice by value and weight; others keep their places."""
         twice = np.flatnonzero(np.r_[is_same, False] | np.r_[False, is_same])
         some, pairs = self.take(twice), np.cumsum(np.r_[True, ~is_same])[twice]
