@@ -12,7 +12,7 @@ from dask_ma.comm import Group, allgather
 from dask_ma.engine import RoundLog
 from dask_ma.kernels import is_worth_sorting
 from dask_ma.sfb.exchange._outputs import OutputShares, halves, nbytes_of
-from dask_ma.sfb.model._factors import Factors, checked, narrowed
+from dask_ma.sfb.model._factors import Factors, checked, checked_sums, narrowed
 from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.model._model import Batch, FactorModel
 from dask_ma.sfb.model._rows import rows_at_a_time
@@ -270,7 +270,9 @@ class SharedOutputs:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Values of this rank's outputs, and their sums."""
         values = matrix.product(batch.X)
-        return values, self._model.share_sums(values)
+        where = f"{type(self._model).__name__}.share_sums"
+        sums = self._model.share_sums(values)
+        return values, checked_sums(sums, len(values), where)
 
     def _of_all(self, sums: np.ndarray) -> list[np.ndarray]:
         """Sums of all ranks, if there are any; a collective call."""

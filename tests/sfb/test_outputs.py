@@ -472,6 +472,21 @@ def test_models_that_do_not_share(make_model, rows):
         SFBLogisticRegression(solver="sgd", communication="outputs").fit(X, y > 4)
 
 
+@pytest.mark.parametrize("communication", ["outputs", "auto"])
+@pytest.mark.parametrize(
+    ("sums", "message"),
+    [
+        (lambda values: values.sum(axis=1), r"shape \(\d,\), expected \(\d, n_sums\)"),
+        (lambda values: values[:2], r"shape \(2, \d\), expected \([47], n_sums\)"),
+    ],
+)
+def test_sums_of_another_shape(make_model, rows, sums, message, communication):
+    model = make_model(share_sums=lambda self, values: sums(values), **SHARING)
+    params = {"communication": communication, "batch_size": 4, "n_ranks": 2}
+    with pytest.raises(ValueError, match=r"\.share_sums returned sums of " + message):
+        run(model, rows.X, rows.y, n_passes=1, **params)
+
+
 @pytest.mark.parametrize("weight", [None, {0: 2.0, 3: 0.5}])
 def test_nobody_has_the_whole_matrix(monkeypatch, weight):
     """Passes, objectives and penalties go by the outputs of each rank."""

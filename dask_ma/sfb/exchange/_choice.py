@@ -13,6 +13,7 @@ import numpy as np
 from dask_ma.comm import Group, allreduce
 from dask_ma.data import Shard
 from dask_ma.sfb.exchange._outputs import share_of
+from dask_ma.sfb.model._factors import checked_sums
 from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.model._model import FactorModel
 
@@ -192,7 +193,8 @@ def choose_communication(
         first = share_of(0, group.size, matrix.shape[0])
         # As many pairs as in a batch: a model may take some of them together.
         values = np.zeros((n_pairs, first.stop), matrix.dtype)
-        n_sums = model.share_sums(values).shape[1]
+        where = f"{type(model).__name__}.share_sums"
+        n_sums = checked_sums(model.share_sums(values), n_pairs, where).shape[1]
         seconds["outputs"] = iteration.seconds_of_outputs(n_sums)
     return min(seconds, key=seconds.__getitem__)
 

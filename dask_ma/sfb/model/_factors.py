@@ -135,6 +135,16 @@ def checked(
     return Factors(u, v)
 
 
+def checked_sums(sums: Any, n_pairs: int, where: str) -> np.ndarray:
+    """What :meth:`~dask_ma.sfb.FactorModel.share_sums` has returned, if it may be."""
+    sums = np.asarray(sums)
+    if sums.ndim != 2 or len(sums) != n_pairs:
+        raise ValueError(
+            f"{where} returned sums of shape {sums.shape}, expected ({n_pairs}, n_sums)"
+        )
+    return sums
+
+
 def narrowed(part: Any, dtype: Any) -> Any:
     """Rows, or factors, no wider than a matrix of a type; of 4 bytes at least."""
     widest = np.result_type(dtype, np.float32)
