@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 
 from dask_ma import SFBLogisticRegression
 from dask_ma.kernels import softmax
-from dask_ma.sfb.logistic import _refine, _units
+from dask_ma.sfb.logistic import _refine, _unit_choice, _units
 from dask_ma.sfb.logistic._curvature import Curvature
 from dask_ma.sfb.logistic._objective import Objective
 from dask_ma.sfb.logistic._penalty import Penalty
@@ -77,7 +77,7 @@ def test_a_weak_penalty_of_features_that_are_alike(alike, monkeypatch, kind, n_r
     found = fit(X.astype(kind), y, n_ranks=n_ranks)
     last = found.history_[-1]
     assert found.dual_gap_ <= 1e-4 * last["objective"]
-    monkeypatch.setattr(_refine, "_MOST_FEATURES", 0)
+    monkeypatch.setattr(_unit_choice, "_MOST_FEATURES", 0)
     with pytest.warns(UserWarning, match="maximum of"):
         other = fit(X, y, max_iter=found.n_iter_)
     assert other.history_[-1]["objective"] >= last["objective"] * (1 - 1e-4)
@@ -94,7 +94,7 @@ def test_where_features_stay_as_they_are(alike, monkeypatch):
     for params in ({"X": sparse.csr_array(X)}, {"penalty": "l1"}):
         with pytest.warns(UserWarning):
             fit(**{"X": X, "y": y, **few, **params})
-    monkeypatch.setattr(_refine, "_FEATURES_PER_OUTPUT", 10)
+    monkeypatch.setattr(_unit_choice, "_FEATURES_PER_OUTPUT", 10)
     with pytest.warns(UserWarning):
         fit(X, y, **few)
 

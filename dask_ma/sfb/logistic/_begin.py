@@ -1,15 +1,105 @@
-"""The model that a fit begins with, if that is better than none."""
+"""The start of a fit: at what a fit before has kept, or at a model.
+
+A model to begin with has to be better than none.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 from dask_ma.comm import Group, allreduce
+from dask_ma.engine import State
+from dask_ma.exceptions import CheckpointError
 from dask_ma.kernels import log_loss_sum
 from dask_ma.linear import LinearModel, initial_model
+from dask_ma.sfb._start import Start
+from dask_ma.sfb.logistic._dual_model import DualModel
 from dask_ma.sfb.logistic._params import SFBParams
+from dask_ma.sfb.logistic._softmax_model import LogisticModel
+from dask_ma.sfb.logistic._totals import Totals
 from dask_ma.sfb.model._rows import row_batches
 from dask_ma.supervised import Problem
+
+
+def first_start(
+    problem: Problem,
+    params: SFBParams,
+    totals: Totals,
+    model: LogisticModel,
+    group: Group,
+) -> Start | None:
+    """Where a fit begins of which nothing has been kept; a collective call.
+
+    Parameters
+    ----------
+    problem : Problem
+        What is to be trained.
+    params : SFBParams
+        Parameters of the fit.
+    totals : Totals
+        Sums over all ranks.
+    model : LogisticModel
+        What is asked for dual variables, if it has any.
+    group : Group
+        This rank.
+
+    Returns
+    -------
+    start : Start or None
+        None without a model to begin with.
+    """
+    first = model_to_begin_with(problem, params, group)
+    if first is None:
+        return None
+    values, intercept = first.coef.T, first.intercept
+    intercept = totals.to_centred(values, intercept)
+    intercept = intercept if params.fit_intercept else None
+    if isinstance(model, DualModel):
+        values = model.start_from(values, intercept, None, is_kept=False)
+    return Start(values, intercept, int(params.t) - 1, 0)
+
+
+def start_again(
+    state: State, kept: dict[str, Any], problem: Problem, model: LogisticModel
+) -> Start:
+    """Where a fit goes on that has been kept; a collective call.
+
+    Parameters
+    ----------
+    state : State
+    kept : dict
+        Its arrays, as :func:`~dask_ma.sfb._start.arrays_of` finds them.
+    problem, model
+        As in :func:`first_start`.
+
+    Returns
+    -------
+    start : Start
+
+    Raises
+    ------
+    CheckpointError
+        If it is of other data.
+    """
+    shared, own = state.shared, state.own
+    values, intercept = kept["values"], kept["intercept"]
+    n_outputs = kept.get("n_outputs")
+    found = len(values), n_outputs or values.shape[1]
+    shape = problem.shard.n_features, problem.n_problems
+    if found != shape:
+        raise CheckpointError(
+            f"the model to go on from has a matrix of shape {found}, "
+            f"expected {shape} for these data"
+        )
+    if isinstance(model, DualModel):
+        dual = None if own is None else own["dual"]
+        if dual is not None:
+            model.check_kept(dual)
+        values = model.start_from(values, intercept, dual, is_kept=True)
+    place = shared["iteration"], shared["n_passes"], n_outputs
+    return Start(values, intercept, *place, is_plain=bool(shared["is_refining"]))
 
 
 def model_to_begin_with(

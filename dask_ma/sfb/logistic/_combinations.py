@@ -10,6 +10,8 @@ from dask_ma.sfb.exchange._settings import COMMUNICATION, check_exact
 
 # What only steps along gradients have.
 _STEPS = ("eta0", "learning_rate", "power_t")
+# What only passes have, of either kind.
+_PASSES = ("solver", "batch_size", "shuffle")
 # Share of the L1 part from which on so little is left of L2 that passes of dual ascent
 # do worse than those of gradient descent.
 _ABOUT_L1 = 0.99
@@ -61,6 +63,23 @@ def chosen_solver(estimator: Any) -> str:
     is_slow = estimator.penalty == "elasticnet" and estimator.l1_ratio >= _ABOUT_L1
     is_dual = _has_dual(estimator) and not is_slow and not asks_for_steps
     return "sdca" if is_dual else "sgd"
+
+
+def may_open_with_steps(estimator: Any) -> bool:
+    """Whether nothing asks for passes, where steps on the whole objective take less.
+
+    Parameters
+    ----------
+    estimator : SFBLogisticRegression
+
+    Returns
+    -------
+    may_open : bool
+    """
+    exchange = COMMUNICATION.as_object(estimator.communication)
+    asks = any(is_set(estimator, name) for name in _PASSES)
+    asks = asks or any(is_set(exchange, name) for name in exchange.get_params())
+    return chosen_solver(estimator) == "sdca" and not asks
 
 
 def _has_dual(estimator: Any) -> bool:

@@ -19,6 +19,7 @@ from dask_ma.sfb.logistic._combinations import (
     INACTIVE,
     check_combinations,
     chosen_solver,
+    may_open_with_steps,
 )
 from dask_ma.sfb.logistic._params import SFBParams
 from dask_ma.supervised import FitResult
@@ -87,6 +88,7 @@ class SFBEstimator(LinearEstimator):
             "solver": chosen_solver(self),
             "refine": self.refine is not False,
             "must_refine": self.refine is True,
+            "may_open_with_steps": may_open_with_steps(self),
             "centre": self.fit_intercept,
             "link_bandwidth": _config.get_bytes("comm.link-bandwidth"),
             "most_moved": most_moved(info),
@@ -128,6 +130,7 @@ class SFBEstimator(LinearEstimator):
             "solver": "sgd",
             "refine": False,
             "must_refine": False,
+            "may_open_with_steps": False,
             # Rows of one class, centred, would say nothing of the features.
             "centre": False,
         }

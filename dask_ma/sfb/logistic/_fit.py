@@ -9,7 +9,6 @@ import numpy as np
 from dask_ma.comm import allreduce, barrier, broadcast
 from dask_ma.data import Shard
 from dask_ma.engine import Method, Model, RankContext, Record, Snapshot, State, Work
-from dask_ma.exceptions import CheckpointError
 from dask_ma.kernels import transposed_copy
 from dask_ma.linear import LinearModel, describe, score_sums
 from dask_ma.sfb._best import Best
@@ -17,16 +16,21 @@ from dask_ma.sfb._divergence import DivergenceCheck
 from dask_ma.sfb._engine import BroadcastEngine
 from dask_ma.sfb._gathered import gathered
 from dask_ma.sfb._start import Start, arrays_of
-from dask_ma.sfb.logistic._begin import model_to_begin_with
+from dask_ma.sfb.logistic._begin import first_start, start_again
 from dask_ma.sfb.logistic._dual_model import DualModel, ElasticDualModel
 from dask_ma.sfb.logistic._models import has_blocks
 from dask_ma.sfb.logistic._objective import Objective
+from dask_ma.sfb.logistic._opening import opens_with_steps
 from dask_ma.sfb.logistic._outlook import Outlook
 from dask_ma.sfb.logistic._params import SFBParams
 from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._refine import MOST_VARIABLES, Refinement
 from dask_ma.sfb.logistic._room import Room, find_room
-from dask_ma.sfb.logistic._softmax_model import GradientModel
+from dask_ma.sfb.logistic._softmax_model import (
+    GradientModel,
+    LogisticModel,
+    StepsModel,
+)
 from dask_ma.sfb.logistic._span import Span
 from dask_ma.sfb.logistic._totals import add_up
 from dask_ma.supervised import Problem, StopRule, score
@@ -222,15 +226,13 @@ class Fit(Method):
         """Sums over the rows, and where the fit begins; a collective call."""
         problem, params, context = self._problem, self._params, self.context
         shared = {} if state is None else state.shared
+        self._is_refining = self._opens_with_steps(shared)
         with self.log.computing():
-            self._totals = add_up(
-                problem,
-                context.group,
-                is_centred=params.centre,
-                centre=shared.get("centre"),
-                with_class_sums=params.solver == "sdca",
-            )
+            self._add_up(shared)
             self._room = self._find_room(shared.get("room"))
+            if self._is_refining and not self._room.steps:
+                self._is_refining = False
+                self._add_up(shared)
             self._model = self._make_model()
             start = self._start(state)
         shard = problem.shard
@@ -250,6 +252,23 @@ class Fit(Method):
         is_small = n_variables <= MOST_VARIABLES or self._penalty.l1 > 0
         self._outlook = Outlook(_FEW_PASSES if is_small else _SOME_PASSES)
 
+    def _opens_with_steps(self, shared: dict[str, Any]) -> bool:
+        """Whether there are no passes from here on; a collective call."""
+        if shared:
+            return bool(shared["is_refining"])
+        place = self.context.group, self._problem, self._params
+        return self._wants_steps and opens_with_steps(*place)
+
+    def _add_up(self, shared: dict[str, Any]) -> None:
+        """Find sums over the rows; a collective call."""
+        self._totals = add_up(
+            self._problem,
+            self.context.group,
+            is_centred=self._params.centre,
+            centre=shared.get("centre"),
+            with_class_sums=self._params.solver == "sdca" and not self._is_refining,
+        )
+
     def _find_room(self, kept: Any) -> Room:
         """What there is memory for, or was for steps before; a collective call."""
         problem, params = self._problem, self._params
@@ -266,48 +285,23 @@ class Fit(Method):
             is_required=params.must_refine,
         )
 
-    def _make_model(self) -> GradientModel | DualModel:
+    def _make_model(self) -> LogisticModel:
         """The model of the solver."""
         problem, params, totals = self._problem, self._params, self._totals
-        if params.solver == "sdca":
-            kind = ElasticDualModel if self._penalty.l1 else DualModel
-            return kind(problem, params, totals, self.context.group)
-        return GradientModel(problem, params, totals)
+        if params.solver != "sdca":
+            return GradientModel(problem, params, totals)
+        if self._is_refining:
+            return StepsModel(problem, params, totals)
+        kind = ElasticDualModel if self._penalty.l1 else DualModel
+        return kind(problem, params, totals, self.context.group)
 
-    def _start(self, kept: State | None) -> Start | None:
+    def _start(self, state: State | None) -> Start | None:
         """Where the fit begins; a collective call."""
-        problem, params, model = self._problem, self._params, self._model
-        own, n_outputs, is_refining = None, None, False
-        if kept is not None:
-            shared = kept.shared
-            self._kept = arrays_of(kept, self.context.group)
-            values, intercept = self._kept["values"], self._kept["intercept"]
-            n_outputs = self._kept.get("n_outputs")
-            found = len(values), n_outputs or values.shape[1]
-            shape = problem.shard.n_features, problem.n_problems
-            if found != shape:
-                raise CheckpointError(
-                    f"the model to go on from has a matrix of shape {found}, "
-                    f"expected {shape} for these data"
-                )
-            iteration, n_passes = shared["iteration"], shared["n_passes"]
-            is_refining = bool(shared["is_refining"])
-            own = kept.own
-            if isinstance(model, DualModel) and own is not None and not is_refining:
-                model.check_kept(own["dual"])
-        else:
-            first = model_to_begin_with(problem, params, self.context.group)
-            if first is None:
-                return None
-            values, intercept = first.coef.T, first.intercept
-            intercept = self._totals.to_centred(values, intercept)
-            intercept = intercept if params.fit_intercept else None
-            iteration, n_passes = int(params.t) - 1, 0
-        if isinstance(model, DualModel) and not is_refining:
-            dual = None if own is None else own["dual"]
-            values = model.start_from(values, intercept, dual, is_kept=kept is not None)
-        place = iteration, n_passes, n_outputs
-        return Start(values, intercept, *place, is_plain=is_refining)
+        place = self._problem, self._params, self._totals, self._model
+        if state is None:
+            return first_start(*place, self.context.group)
+        self._kept = arrays_of(state, self.context.group)
+        return start_again(state, self._kept, self._problem, self._model)
 
     def _go_back(self) -> None:
         """Let the matrix be the best one so far; a collective call."""

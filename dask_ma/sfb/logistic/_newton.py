@@ -5,9 +5,67 @@ from __future__ import annotations
 import numpy as np
 
 from dask_ma.kernels import newton_excess, newton_point
+from dask_ma.sfb.logistic._units import Place
 
+# Rows that second derivatives are found from, at least, and for each variable.
+_FEWEST_ROWS, _ROWS_PER_VARIABLE = 10**4, 50
 _DAMPING = 1e-9  # of the mean second derivative
 _ROUNDING = 1e-14
+
+
+def rows_of_hessian(n_variables: int, n_rows: int) -> int:
+    """From how many rows, about, second derivatives of all pairs are found.
+
+    Parameters
+    ----------
+    n_variables : int
+    n_rows : int
+        Of all ranks.
+
+    Returns
+    -------
+    n_rows : int
+    """
+    return min(n_rows, max(_FEWEST_ROWS, _ROWS_PER_VARIABLE * n_variables))
+
+
+def plan_of(
+    place: Place,
+    l1: np.ndarray,
+    features: np.ndarray,
+    outputs: np.ndarray,
+    n_rows: int,
+    most: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, int] | None:
+    """Which variables have their second derivatives looked at.
+
+    Parameters
+    ----------
+    place : Place
+        The point and the gradient of the loss.
+    l1 : ndarray of shape (n_variables,)
+        Weights of the L1 part.
+    features, outputs : ndarray of int of shape (n_variables,)
+        What the variables are coefficients of.
+    n_rows : int
+        Of all ranks.
+    most : int
+        Variables at most.
+
+    Returns
+    -------
+    plan : tuple or None
+        The variables, their features and outputs, and of how many rows one is looked
+        at; None where they are too many.
+    """
+    picked = np.arange(len(place.point))
+    if l1.any():
+        # Those at zero whose slope is less than the penalty stay there.
+        picked = np.flatnonzero((place.point != 0) | (np.abs(place.gradient) > l1))
+    if not 0 < len(picked) <= most:
+        return None
+    stride = n_rows // rows_of_hessian(len(picked), n_rows)
+    return picked, features[picked], outputs[picked], stride
 
 
 def newton_target(

@@ -23,6 +23,8 @@ class SFBParams(LinearParams):
         Whether steps on the whole objective may follow.
     must_refine : bool
         Whether there must be memory for them.
+    may_open_with_steps : bool
+        Whether these may come first, where they take less than passes.
     centre : bool
         Whether dense rows are centred.
     settings : RunSettings
@@ -39,6 +41,7 @@ class SFBParams(LinearParams):
     power_t: float
     refine: bool
     must_refine: bool
+    may_open_with_steps: bool
     centre: bool
     settings: RunSettings
     link_bandwidth: float

@@ -34,21 +34,18 @@ from dask_ma.sfb.logistic._coupled_units import CoupledUnits
 from dask_ma.sfb.logistic._face import Face, Step, shorter
 from dask_ma.sfb.logistic._memory_state import agreed, fill_memory, memory_state
 from dask_ma.sfb.logistic._models import LocalModel, make_model
-from dask_ma.sfb.logistic._newton import excess_of, newton_target
+from dask_ma.sfb.logistic._newton import excess_of, newton_target, plan_of
 from dask_ma.sfb.logistic._objective import Evaluation, Objective
 from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._room import Room, count_pairs
 from dask_ma.sfb.logistic._totals import Totals
 from dask_ma.sfb.logistic._truncated import truncated_newton
+from dask_ma.sfb.logistic._unit_choice import can_mix, most_pairs
 from dask_ma.sfb.logistic._units import Place, UncorrelatedUnits, Units
 from dask_ma.sfb.model._matrix import ParameterMatrix
 
 #: Coefficients with second derivatives at most; the rest is left to BFGS.
 MOST_VARIABLES = 1200
-_ROWS_PER_VARIABLE = 50  # that second derivatives are found from, of all rows
-# Features of dense rows that may be made uncorrelated, at most, and for each output:
-# second moments are to take no more than some gradients.
-_MOST_FEATURES, _FEATURES_PER_OUTPUT = 2048, 200
 _LEFT_ON_FACE = 0.05  # of a gradient, by conjugate gradients among points of its signs
 _SUFFICIENT = 1e-4
 _MOST_TRIALS, _FEW_TRIALS = 30, 6
@@ -108,6 +105,9 @@ class Refinement:
         n_outputs, n_features = matrix.shape
         has_intercept = matrix.intercept is not None
         kept = agreed(context.group, kept)
+        shape = n_outputs, n_features
+        kinds = shape, penalty, MOST_VARIABLES
+        self._most = most_pairs(*kinds, totals.feature_scales, totals.is_sparse)
         with log.computing():
             self._units = self._make_units(penalty, totals)
             self._units.load_state_dict(kept or {})
@@ -116,7 +116,7 @@ class Refinement:
         self._l1[n_features * n_outputs :] = 0
         self._trial = self._started(kept)
         # Steps with all second derivatives find intercepts with the rest.
-        self._settles = has_intercept and len(self._scales) > MOST_VARIABLES
+        self._settles = has_intercept and len(self._scales) > self._most
         has_cg = penalty.l2 > 0 and not penalty.l1
         self._truncates = has_cg or self._is_uncorrelated  # where these are too many
         self._features = np.repeat(np.arange(n_features + has_intercept), n_outputs)
@@ -124,7 +124,6 @@ class Refinement:
         self._n_rows = objective.n_rows
         self._memory = CompactMemory(count_pairs(len(self._scales)))
         fill_memory(self._memory, kept)
-        shape = n_outputs, n_features
         place = objective, penalty, totals, shape, self._scales
         self._model = make_model(*place, has_room=room.blocks)
         if self._model is not None:
@@ -145,7 +144,12 @@ class Refinement:
     def run_round(self) -> None:
         """Make a step that lowers the objective; a collective call."""
         with self._log.computing():
-            plan = broadcast(self._group, self._plan())
+            plan = None
+            if self._place is not None:
+                size = self._n_rows, self._most
+                names = self._features, self._outputs
+                plan = plan_of(self._place, self._l1, *names, *size)
+            plan = broadcast(self._group, plan)
             hessian = None
             if plan is not None:
                 hessian = self._objective.hessian(self._trial, *plan[1:])
@@ -184,9 +188,9 @@ class Refinement:
         has_intercept = self._matrix.intercept is not None
         # The second derivative of a loss by a margin is about a fourth at most.
         place = totals.feature_scales / 2, n_outputs, penalty.l2
-        most = min(_MOST_FEATURES, _FEATURES_PER_OUTPUT * n_outputs)
-        is_large = n_features * n_outputs > MOST_VARIABLES
-        if penalty.l1 or not is_large or n_features > most or totals.is_sparse:
+        is_large = n_outputs * (n_features + has_intercept) > self._most
+        shape = n_outputs, n_features
+        if not is_large or not can_mix(shape, penalty, totals.is_sparse):
             return Units(*place, has_intercept=has_intercept)
         moments = self._objective.second_moments()
         kind: Callable[..., Units] = UncorrelatedUnits
@@ -297,20 +301,6 @@ class Refinement:
         if settles and self._matrix.intercept is not None:
             self._matrix.intercept[...] = self._trial.intercept
         return found
-
-    def _plan(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, int] | None:
-        """On rank 0, which variables have their second derivatives looked at."""
-        if self._place is None:
-            return None
-        point, gradient = self._place
-        # Those at zero whose slope is less than the penalty stay there.
-        picked = np.flatnonzero((point != 0) | (np.abs(gradient) > self._l1))
-        if not self._l1.any():
-            picked = np.arange(len(point))
-        if not 0 < len(picked) <= MOST_VARIABLES:
-            return None
-        stride = max(1, self._n_rows // max(10**4, _ROWS_PER_VARIABLE * len(picked)))
-        return picked, self._features[picked], self._outputs[picked], stride
 
     def _newton_step(self) -> np.ndarray | None:
         """About Newton's step, on rank 0, by conjugate gradients; a collective call."""

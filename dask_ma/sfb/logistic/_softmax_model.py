@@ -56,6 +56,19 @@ class LogisticModel(FactorModel):
         return log_loss_sum(margins, batch.y, batch.sample_weight)
 
 
+class StepsModel(LogisticModel):
+    """Logistic regression without passes: all is left to the whole objective.
+
+    Parameters
+    ----------
+    problem, params, totals
+        As in :class:`LogisticModel`.
+    """
+
+    def factors(self, matrix: ParameterMatrix, batch: Batch) -> tuple[np.ndarray, Any]:
+        raise NotImplementedError("there are no passes")
+
+
 class GradientModel(LogisticModel):
     """Logistic regression whose factors are slopes and rows (section 2.1).
 

@@ -1,0 +1,141 @@
+"""The opening of a fit: passes of dual ascent, or steps on the whole objective.
+
+A pass goes over the rows by batches, each of which takes its time however short its
+rows are; a step takes some products with all rows at once. Nothing is timed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dask_ma.comm import Group
+from dask_ma.sfb.logistic._cost import Passes, passes_of
+from dask_ma.sfb.logistic._newton import rows_of_hessian
+from dask_ma.sfb.logistic._params import SFBParams
+from dask_ma.sfb.logistic._penalty import Penalty
+from dask_ma.sfb.logistic._refine import MOST_VARIABLES
+from dask_ma.sfb.logistic._unit_choice import can_mix, most_pairs
+from dask_ma.supervised import Problem
+
+# Seconds of a batch of dual ascent, whatever its rows, for sparse and dense ones.
+_SPARSE_BATCH, _DENSE_BATCH = 2e-3, 1.5e-3
+_SPARSE_PAIR = 1e-7  # for an element of sparse rows: products of all pairs of a batch
+_ENTRY, _OUTPUT = 7e-9, 5e-8  # for an element, and a row, and an output
+# Of a product with all rows and back: for an element, and each of its outputs.
+_SPARSE_PRODUCT, _DENSE_PRODUCT = (5e-9, 4.5e-9), (2e-9, 4e-10)
+# Products of a step by conjugate gradients, with those of its objectives: of sparse
+# rows, of uncorrelated features, and of other dense ones. Seconds for a row and an
+# output, and for a coefficient, of which rank 0 has all.
+_SPARSE_PRODUCTS, _MIXED_PRODUCTS, _DENSE_PRODUCTS = 4.5, 9.0, 30.0
+_ROW, _COEFFICIENT, _STEP = 3.5e-7, 5e-8, 8e-3
+# The same of a step with second derivatives, and for a row and a variable of theirs;
+# operations a second, of products of matrices.
+_FEW_PRODUCTS, _FEW_ROW, _FEW_STEP, _PICKED = 1.2, 2e-7, 2.5e-3, 1e-8
+_FLOPS = 2e10
+# Collective operations of a step, and of an exchange of a pass, and seconds of one
+# within a process and between several.
+_OF_STEP, _OF_EXCHANGE = 25, 2
+_NEAR, _FAR = 5e-5, 2.5e-3
+# Steps for each pass that they take the place of.
+_STEPS = 1.4
+
+
+def opens_with_steps(group: Group, problem: Problem, params: SFBParams) -> bool:
+    """Whether steps on the whole objective take less than passes; a collective call.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    problem : Problem
+        Rows and classes.
+    params : SFBParams
+        Parameters of the fit, for "sdca".
+
+    Returns
+    -------
+    opens : bool
+        The same on all ranks.
+    """
+    penalty = Penalty.of(params.penalty, params.alpha, params.l1_ratio)
+    # With an L1 part passes find out which coefficients count.
+    if not params.may_open_with_steps or penalty.l1:
+        return False
+    passes = passes_of(group, problem, params.settings.batch_size)
+    # Rows on disks are read for each product of a step.
+    if not np.isfinite(passes.nbytes):
+        return False
+    is_far = group.layout.n_nodes > 1
+    of_step, of_pass = (
+        find(passes, is_far=is_far) for find in (step_seconds, pass_seconds)
+    )
+    return _STEPS * of_step <= of_pass
+
+
+def pass_seconds(passes: Passes, *, is_far: bool = False) -> float:
+    """Seconds of a pass of dual ascent, of each rank.
+
+    Parameters
+    ----------
+    passes : Passes
+        Sizes of the fit.
+    is_far : bool, default=False
+        Whether ranks are in several processes.
+
+    Returns
+    -------
+    seconds : float
+    """
+    n_outputs = passes.shape[0]
+    n_rows = passes.n_rows / (passes.n_ranks * passes.n_steps)
+    n_entries = n_rows * passes.n_entries
+    if passes.is_sparse:
+        batch = _SPARSE_BATCH + n_entries * (_SPARSE_PAIR + _ENTRY * n_outputs)
+    else:
+        n_flops = 2 * n_entries * (n_rows + 2 * n_outputs)
+        batch = _DENSE_BATCH + n_flops / _FLOPS
+    batch += _OUTPUT * n_rows * n_outputs
+    n_exchanges = passes.n_steps / passes.count_apart() if passes.n_ranks > 1 else 0
+    each = _OF_EXCHANGE * _latency(passes, is_far=is_far)
+    return passes.n_steps * batch + n_exchanges * each
+
+
+def step_seconds(passes: Passes, *, is_far: bool = False) -> float:
+    """Seconds of a step on the whole objective, of each rank.
+
+    Parameters
+    ----------
+    passes, is_far
+        As in :func:`pass_seconds`.
+
+    Returns
+    -------
+    seconds : float
+    """
+    n_outputs, n_features = passes.shape
+    n_rows, n_variables = passes.most_rows, n_outputs * n_features
+    of_entry, of_output = _SPARSE_PRODUCT if passes.is_sparse else _DENSE_PRODUCT
+    product = n_rows * passes.n_entries * (of_entry + of_output * n_outputs)
+    seconds = _OF_STEP * _latency(passes, is_far=is_far)
+    kinds = passes.shape, Penalty(l2=1.0), MOST_VARIABLES
+    if n_variables <= most_pairs(*kinds, np.ones(1), passes.is_sparse):
+        seconds += _FEW_STEP + _FEW_PRODUCTS * product + _FEW_ROW * n_rows * n_outputs
+        return seconds + _hessian_seconds(passes, n_variables)
+    n_products = _SPARSE_PRODUCTS if passes.is_sparse else _DENSE_PRODUCTS
+    if can_mix(*kinds[:2], passes.is_sparse):
+        n_products = _MIXED_PRODUCTS
+    seconds += _STEP + n_products * product + _ROW * n_rows * n_outputs
+    return seconds + _COEFFICIENT * n_variables
+
+
+def _hessian_seconds(passes: Passes, n_variables: int) -> float:
+    """Seconds of finding second derivatives, and a step by them."""
+    n_rows = rows_of_hessian(n_variables, passes.n_rows) / passes.n_ranks
+    # Of several outputs there are products within each besides.
+    n_flops = 2 * n_rows * n_variables**2 * (1 + (passes.shape[0] > 1)) + n_variables**3
+    return n_flops / _FLOPS + _PICKED * n_rows * n_variables
+
+
+def _latency(passes: Passes, *, is_far: bool) -> float:
+    """Seconds of a collective operation, besides its bytes."""
+    return (_FAR if is_far else _NEAR) * (passes.n_ranks - 1).bit_length()
