@@ -145,6 +145,7 @@ from dask_ma.kernels._optimizers import (
 )
 from dask_ma.kernels._outer import (
     by_features,
+    gram_square,
     is_worth_sorting,
     product_of,
     product_square,
@@ -294,6 +295,7 @@ __all__ = [
     "fit_dirichlet",
     "fit_symmetric_dirichlet",
     "gradient_sums",
+    "gram_square",
     "hashed_uniform",
     "infer_documents",
     "is_worth_sorting",

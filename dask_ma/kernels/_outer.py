@@ -6,6 +6,7 @@ that change, and each of them is contiguous.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,26 @@ def product_square(u: np.ndarray, v: Any) -> float:
         product = row_slice(transpose, start, stop) @ u
         square += float(np.einsum("ij,ij->", product, product, dtype=np.float64))
     return square
+
+
+def gram_square(u: np.ndarray, pieces: Iterable[np.ndarray]) -> float:
+    """What :func:`product_square` gives for dense rows, by the products of all pairs.
+
+    Parameters
+    ----------
+    u : ndarray of shape (n_pairs, n_outputs)
+    pieces : iterable of ndarray of shape (n_pairs, n)
+        The rows, some features at a time.
+
+    Returns
+    -------
+    square : float
+        Summed in float64.
+    """
+    gram = np.zeros((len(u), len(u)))
+    for v in pieces:
+        gram += v @ v.T
+    return float(np.vdot(u @ u.T, gram))
 
 
 def square_sum(matrix: np.ndarray, other: np.ndarray | None = None) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 from dask_ma.comm import allreduce, barrier
 from dask_ma.data import Shard
 from dask_ma.engine import RankContext, RoundLog, Snapshot
-from dask_ma.kernels import Optimizer, product_square
+from dask_ma.kernels import Optimizer
 from dask_ma.sfb._apart import StepsApart
 from dask_ma.sfb._process import ProcessRanks
 from dask_ma.sfb._shared import SharedOutputs
@@ -36,7 +36,7 @@ from dask_ma.sfb.exchange._settings import RunSettings
 from dask_ma.sfb.exchange._staleness import Staleness
 from dask_ma.sfb.model._factors import Factors, stack
 from dask_ma.sfb.model._matrix import ParameterMatrix
-from dask_ma.sfb.model._model import Batch, FactorModel, factors_of, view_of
+from dask_ma.sfb.model._model import Batch, FactorModel, factors_of, follows, view_of
 from dask_ma.sfb.model._source import Ahead, RowSource, Source
 
 
@@ -297,7 +297,8 @@ class BroadcastEngine:
             return
         group, common = self._context.group, self._common
         with self._log.computing():
-            total = self._matrices.total(factors, self.matrix, batches.fetch)
+            is_whole, parts = self.optimizer is not None, (factors, self.matrix)
+            total = self._matrices.total(*parts, batches.fetch, is_whole=is_whole)
         gains = allreduce(group, np.array(common.gain)) if common else 0.0
         with self._log.computing():
             if self.optimizer is None:
@@ -314,9 +315,8 @@ class BroadcastEngine:
         else:
             scale *= self._common.agree(gain, total.square, total.slopes)
         self.matrix.subtract_slopes(total.slopes, scale * self._model.intercept_scale)
-        if total.values is not None:
-            columns = slice(0, len(total.values))
-            self.matrix.subtract_part(columns, total.values, scale)
+        for features, rows, values in total.pieces:
+            self.matrix.subtract_part(features, values, scale, rows)
         self._model.updated(self.matrix, None, scale)
 
     def measure(self) -> float:
@@ -400,8 +400,7 @@ class BroadcastEngine:
     @property
     def _has_same_matrix(self) -> bool:
         """Whether all ranks have the same matrix all the time, and just that."""
-        follows = type(self._model).updated is not FactorModel.updated
-        return self._agrees and not self._keeps_parts and not follows
+        return self._agrees and not self._keeps_parts and not follows(self._model)
 
     def _choose(self, settings: RunSettings) -> str:
         """What is sent; collective."""
@@ -440,17 +439,19 @@ class BroadcastEngine:
                 self._rebuild(stack([packet.opened() for packet in packets]), 1.0)
             return
         parts, scale = scaled(packets, self._scale)
-        # Rows of all ranks may be as many numbers as the matrix: one copy of them.
-        factors = stack(parts, with_rows=self._process.is_owner)
+        # Rows of all ranks may be as many numbers as the matrix.
+        is_whole = bool(self._common) and is_best_whole(parts, self.matrix)
+        wanted = {"with_rows": self._process.is_owner}
+        factors = stack(parts, **wanted, at_once=is_whole or follows(self._model))
         if self._common and self._context.group.size == 1:
             self._common.take_all()
         elif self._common:
             gain = sum(packet.gain for packet in packets)
-            if is_best_whole(parts, self.matrix):
+            if is_whole:
                 make = partial(whole_update, factors, self.matrix)
                 self._take(self._process.one_if_same(make), gain)
                 return
-            square = self._process.one_if_same(partial(product_square, *factors))
+            square = self._process.one_if_same(factors.square)
             scale *= self._common.agree(gain, square, factors.u.sum(axis=0))
         self._rebuild(factors, scale)
 

@@ -20,22 +20,58 @@ _SMALL_BYTES = 2**26  # of an update
 _SHORT_BYTES, _TAG = 2**20, "sfb-update"
 
 
+class Piece(NamedTuple):
+    """Some features of a sum of updates.
+
+    Attributes
+    ----------
+    features : slice
+    rows : ndarray of int or None
+        Which of these features have values; None where all have.
+    values : ndarray of shape (n_rows, n_outputs)
+        Others are zero.
+    """
+
+    features: slice
+    rows: np.ndarray | None
+    values: np.ndarray
+
+
 class Total(NamedTuple):
     """Sum of the updates of all ranks.
 
     Attributes
     ----------
-    values : ndarray of shape (n_features, n_outputs) or None
-        That of the matrix, transposed; None for a rank that does not change it.
+    pieces : list of Piece
+        That of the matrix, transposed, in the order of features; none for a rank that
+        does not change it.
     slopes : ndarray of shape (n_outputs,)
         That of the intercepts.
     square : float
         Squared Frobenius norm of the values.
     """
 
-    values: np.ndarray | None
+    pieces: list[Piece]
     slopes: np.ndarray
     square: float
+
+    @property
+    def values(self) -> np.ndarray | None:
+        """The sum for the matrix; None if there is none.
+
+        No copy of a sum that is one piece, as of :meth:`MatrixExchange.total` with
+        `is_whole`.
+        """
+        if not self.pieces:
+            return None
+        if len(self.pieces) == 1 and self.pieces[0].rows is None:
+            return self.pieces[0].values
+        last = self.pieces[-1]
+        shape = last.features.stop, last.values.shape[1]
+        found = np.zeros(shape, dtype=last.values.dtype)
+        for features, rows, values in self.pieces:
+            found[features][slice(None) if rows is None else rows] = values
+        return found
 
 
 def is_best_whole(parts: list[Factors], matrix: ParameterMatrix) -> bool:
@@ -77,7 +113,8 @@ def whole_update(factors: Factors, matrix: ParameterMatrix) -> Total:
     total : Total
     """
     values = MatrixExchange.product(factors, matrix)
-    return Total(values, factors.u.sum(axis=0), square_sum(values))
+    piece = Piece(slice(0, len(values)), None, values)
+    return Total([piece], factors.u.sum(axis=0), square_sum(values))
 
 
 class MatrixExchange:
@@ -106,11 +143,14 @@ class MatrixExchange:
         factors: Factors,
         matrix: ParameterMatrix,
         meanwhile: Callable[[], None] | None = None,
+        *,
+        is_whole: bool = False,
     ) -> Total:
         """Sum of the updates of all ranks; a collective call.
 
         Some features at a time are added up, so that the ranks of a process, which may
-        have one matrix together, do not make one each.
+        have one matrix together, do not make one each. Of sparse rows only the features
+        that they have are kept, where these are few.
 
         Parameters
         ----------
@@ -120,6 +160,8 @@ class MatrixExchange:
             Says what shape and type the update has.
         meanwhile : callable, default=None
             Called while a small update is under way between two ranks.
+        is_whole : bool, default=False
+            Whether all values are wanted at one place.
 
         Returns
         -------
@@ -127,9 +169,10 @@ class MatrixExchange:
         """
         n_outputs, n_features = matrix.shape
         dtype = self._dtype_of(matrix)
-        values = None
-        if matrix.is_owner:
+        pieces: list[Piece] = []
+        if matrix.is_owner and is_whole:
             values = np.empty((n_features, n_outputs), dtype=dtype)
+            pieces.append(Piece(slice(0, n_features), None, values))
         square = 0.0
         slopes = np.zeros(n_outputs, dtype=dtype)
         for features, part in self._parts(factors, matrix):
@@ -137,9 +180,11 @@ class MatrixExchange:
             if features.stop == n_features:
                 found, slopes = found[:-1], found[-1]
             square += float(np.vdot(found, found))
-            if values is not None:
+            if matrix.is_owner and is_whole:
                 values[features] = found
-        return Total(values, slopes, square)
+            elif matrix.is_owner:
+                pieces.append(_piece_of(features, found, factors))
+        return Total(pieces, slopes, square)
 
     def subtract(
         self,
@@ -219,3 +264,12 @@ class MatrixExchange:
             if features.stop == n_features:
                 part = np.vstack([part, factors.u.sum(axis=0)])
             yield features, part
+
+
+def _piece_of(features: slice, found: np.ndarray, factors: Factors) -> Piece:
+    """What is kept of a sum until it is known what it is multiplied by."""
+    if factors.is_sparse:
+        rows = np.flatnonzero(found.any(axis=1))
+        if 2 * len(rows) < len(found):
+            return Piece(features, rows, found[rows])
+    return Piece(features, None, found)

@@ -32,7 +32,7 @@ from dask_ma.sfb.model._model import Batch
 from dask_ma.sfb.model._rows import row_batches
 from dask_ma.supervised import Problem
 
-_CHUNK = 2**18  # dual variables, or coefficients, at a time
+_CHUNK = 2**16  # coefficients at a time
 # Square of the feature that stands for the intercept, in those of a row's length.
 _INTERCEPT = 0.03
 # And in those of the L2 penalty, at least: where this is strong, rows count for little,
@@ -141,7 +141,7 @@ class DualModel(LogisticModel):
         n_rows = problem.shard.n_rows
         shape = n_rows, self._n_outputs
         self.dual = np.zeros(shape, dtype=self._dtype)
-        for rows, block in self._blocks():
+        for rows, block in row_batches(self._shard, self._n_outputs):
             self.dual[rows] = -residuals(self.dual[rows], block.y)
         self._excess = np.zeros(self._n_outputs)
         mean = totals.mean_square
@@ -156,7 +156,7 @@ class DualModel(LogisticModel):
             )
 
     def factors(self, matrix: ParameterMatrix, batch: Batch) -> tuple[np.ndarray, Any]:
-        X, dual = self._totals.centred(batch.X), self.dual[batch.rows]
+        X, dual = self._totals.centred_batch(batch), self.dual[batch.rows]
         before, margins = dual.copy(), matrix.product(X)
         products = row_products(X, self._intercept_square)
         changes = dual_steps(
@@ -290,7 +290,7 @@ class DualModel(LogisticModel):
     def _sum_of_residuals(self) -> np.ndarray:
         """Sum of ``s_i (q_i - e_{y_i})`` over the rows of all ranks; collective."""
         total = np.zeros(self._n_outputs)
-        for rows, block in self._blocks():
+        for rows, block in row_batches(self._shard, self._n_outputs):
             total += self._residuals(rows, block).sum(axis=0, dtype=np.float64)
         return allreduce(self._group, total)
 

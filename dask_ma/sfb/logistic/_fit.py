@@ -33,6 +33,7 @@ from dask_ma.sfb.logistic._softmax_model import (
 )
 from dask_ma.sfb.logistic._span import Span
 from dask_ma.sfb.logistic._totals import add_up
+from dask_ma.sfb.logistic._worked_out import worked_out
 from dask_ma.supervised import Problem, StopRule, score
 
 _ADVICE = "lower eta0, or scale the features"
@@ -80,8 +81,7 @@ class Fit(Method):
         self._stage = np.inf  # best objective when the steps were last shortened
         self._n_there = 0.0  # coefficients that are not zero, after a pass
         self._refinement: Refinement | None = None
-        self._is_refining = False
-        self._is_done = False
+        self._is_refining = self._is_done = False
         self._kept: dict[str, Any] = {}  # arrays to go on from
 
     @property
@@ -142,7 +142,7 @@ class Fit(Method):
         own = None
         if self._refinement is not None:
             own = self._refinement.state_dict()
-        elif isinstance(model, DualModel):
+        elif isinstance(model, DualModel) and self.context.keeps_states:
             own = {"dual": model.dual.copy()}  # the next pass changes it in place
         return self.engine.snapshot(shared, self._best.arrays, own)
 
@@ -216,8 +216,7 @@ class Fit(Method):
         """
         if self._params.max_iter == 1 and self._params.tol is None:
             return  # one pass is its own best, as in partial fits
-        self._go_back()
-        self._best.forget()
+        self._go_back(is_last=True)
         if converged and self._wants_bound and self._room.bound:
             found = self._objective.evaluate(self.engine.whole())
             self._bound = found.bound
@@ -303,12 +302,14 @@ class Fit(Method):
         self._kept = arrays_of(state, self.context.group)
         return start_again(state, self._kept, self._problem, self._model)
 
-    def _go_back(self) -> None:
+    def _go_back(self, *, is_last: bool = False) -> None:
         """Let the matrix be the best one so far; a collective call."""
         # Ranks of a process have it together: none may look at it before all have put
         # the values there, nor put them there while another still looks at others.
         barrier(self.context.group)
         self._best.give(self.engine.matrix)
+        if is_last:
+            self._best.forget()  # before any rank makes a model of the matrix
         barrier(self.context.group)
 
     def _unite(self) -> None:
@@ -451,7 +452,8 @@ class Fit(Method):
 
     def _has_settled(self, objective: float) -> bool:
         """Whether the steps, however short, bring no more."""
-        model, null = self._model, self._null_objective()
+        # Objective of equal probabilities for all classes, the model of zeros.
+        model, null = self._model, float(np.log(max(2, self._problem.n_problems)))
         if not self._rule.update(objective):
             return False
         # Worse than the model of zeros, a fit is not done but makes too long steps.
@@ -465,16 +467,15 @@ class Fit(Method):
         self._go_back()
         return gain <= (self._params.tol or 0.0) * best and best <= null
 
-    def _null_objective(self) -> float:
-        """Objective of equal probabilities for all classes, the model of zeros."""
-        return float(np.log(max(2, self._problem.n_problems)))
-
     def _linear(
         self, *, everywhere: bool = False, by_parts: bool = False
     ) -> LinearModel:
         """The model as all linear estimators have it; a collective call."""
         # Where outputs are shared out, only rank 0 has all, unless that is asked for.
         is_asked, is_first = everywhere or by_parts, self.context.group.rank == 0
+        if self.engine.matrix.is_worked_out and self._span is None:
+            wanted = is_asked or is_first
+            return worked_out(self.engine.matrix, self._totals, is_wanted=wanted)
         if is_asked:
             found = self.engine.matrix if by_parts else self.engine.whole()
             values, intercept = found.whole(), found.intercept
@@ -483,8 +484,7 @@ class Fit(Method):
         if intercept is None:
             intercept = np.zeros(values.shape[1], dtype=values.dtype)
         intercept = self._totals.from_centred(values, intercept)
-        # The model of another rank goes nowhere, and what has been put together here is
-        # nobody else's: there is no need for a copy, or for all features.
+        # Models of other ranks go nowhere, what was put together here is nobody else's.
         if self._span is not None and (is_asked or is_first):
             coef = self._span.coef_of(values)
             return LinearModel(coef, np.array(intercept, dtype=coef.dtype))

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.comm import Group, allreduce
-from dask_ma.data import Shard
+from dask_ma.data import Shard, is_on_disk
 from dask_ma.kernels import (
     PartOfLogLoss,
     log_loss_sum,
@@ -24,6 +24,7 @@ from dask_ma.sfb.model._model import Batch, FactorModel
 from dask_ma.supervised import Problem
 
 _MOST_SAMPLED = 512  # rows whose Gram matrix is looked at
+_SAMPLED_AT_A_TIME = 2**19  # elements of them
 _SHORTER = 5.0
 
 
@@ -131,7 +132,7 @@ class GradientModel(LogisticModel):
         return float(self._eta0)
 
     def factors(self, matrix: ParameterMatrix, batch: Batch) -> tuple[np.ndarray, Any]:
-        X = self._totals.centred(batch.X)
+        X = self._totals.centred_batch(batch)
         margins = matrix.product(X)
         if not np.isfinite(margins).all():
             raise OverflowError("the model is not finite")
@@ -176,6 +177,18 @@ def _largest_eigenvalue(shard: Shard, n_wanted: int, totals: Totals) -> float:
     n_sampled = min(shard.n_rows, _MOST_SAMPLED)
     if not n_sampled:
         return 0.0
+    gram = _gram_of(shard, n_sampled, totals)
+    if not np.isfinite(gram).all():
+        return np.inf
+    # A small batch has a larger one than all rows; it decides which steps are stable.
+    gram, n_batches = gram.astype(np.float64), max(1, n_sampled // n_wanted)
+    # One batch alone may have none but short rows.
+    batches = [gram[i::n_batches, i::n_batches] for i in range(n_batches)]
+    return max(float(np.linalg.eigvalsh(b)[-1]) / len(b) for b in batches)
+
+
+def _gram_of(shard: Shard, n_sampled: int, totals: Totals) -> np.ndarray:
+    """Products with each other of some weighted centred rows of all of the shard."""
     # Rows of one class may lie together.
     picked = np.linspace(0, shard.n_rows - 1, n_sampled).astype(np.int64)
     parts, first = [], 0
@@ -184,18 +197,32 @@ def _largest_eigenvalue(shard: Shard, n_wanted: int, totals: Totals) -> float:
         first += len(block.y)
         if not len(inside):
             continue
-        X = totals.centred(block.X[inside])
+        root = None
         if block.sample_weight is not None:
             root = np.sqrt(block.sample_weight[inside])[:, np.newaxis]
-            X = X.multiply(root).tocsr() if sparse.issparse(X) else X * root
-        parts.append(X)
-    rows = sparse.vstack(parts) if sparse.issparse(parts[0]) else np.vstack(parts)
-    gram = rows @ rows.T
-    gram = gram.toarray() if sparse.issparse(gram) else gram
-    if not np.isfinite(gram).all():
-        return np.inf
-    # A small batch has a larger one than all rows; it decides which steps are stable.
-    gram, n_batches = gram.astype(np.float64), max(1, n_sampled // n_wanted)
-    # One batch alone may have none but short rows.
-    batches = [gram[i::n_batches, i::n_batches] for i in range(n_batches)]
-    return max(float(np.linalg.eigvalsh(b)[-1]) / len(b) for b in batches)
+        # Of rows in memory no copy is made as a whole.
+        is_there = not (sparse.issparse(block.X) or is_on_disk(block.X))
+        X = block.X if is_there else block.X[inside]
+        parts.append((X, inside if is_there else slice(None), root))
+    if sparse.issparse(parts[0][0]):
+        rows = sparse.vstack(
+            [X if w is None else X.multiply(w).tocsr() for X, _, w in parts]
+        )
+        return np.asarray((rows @ rows.T).toarray())
+    gram, size = (
+        np.zeros((n_sampled, n_sampled)),
+        max(1, _SAMPLED_AT_A_TIME // n_sampled),
+    )
+    for start in range(0, shard.n_features, size):
+        features = slice(start, start + size)
+        pieces = [X[inside, features] for X, inside, _ in parts]
+        if totals.centre is not None:
+            pieces = [X - totals.centre[features] for X in pieces]
+        rows = np.vstack(
+            [
+                X if w is None else X * w
+                for X, (*_, w) in zip(pieces, parts, strict=True)
+            ]
+        )
+        gram += rows @ rows.T
+    return gram

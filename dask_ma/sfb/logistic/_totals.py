@@ -13,7 +13,9 @@ from dask_ma.sfb.logistic._class_sums import (
     FleetingClassSums,
     find_class_sums,
 )
+from dask_ma.sfb.model._model import Batch
 from dask_ma.sfb.model._rows import row_batches
+from dask_ma.sfb.model._source import OwnRows
 from dask_ma.supervised import Problem
 
 _ROUNDED = 4.0  # times the error of a mean that is to be expected, and its rounding
@@ -62,6 +64,25 @@ class Totals(NamedTuple):
             Those given, where there is no centre.
         """
         return X if self.centre is None else X - self.centre
+
+    def centred_batch(self, batch: Batch) -> Any:
+        """Rows of a batch less the centre; in place where they are there for it alone.
+
+        Parameters
+        ----------
+        batch : Batch
+            Not to be looked at afterwards.
+
+        Returns
+        -------
+        X : ndarray or CSR of shape (n_rows, n_features)
+        """
+        X, centre = batch.X, self.centre
+        is_own = centre is not None and isinstance(batch, OwnRows)
+        if not is_own or X.dtype != np.result_type(X, centre):
+            return self.centred(X)
+        X -= centre
+        return X
 
     def to_centred(self, values: np.ndarray, intercept: Any) -> Any:
         """Intercepts for centred rows, from those for rows as they are.

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
+
+from dask_ma.kernels import gram_square, product_square
+
+_MOST_ELEMENTS = 2**20  # of dense rows of several ranks that are put together at a time
 
 
 class Factors(NamedTuple):
@@ -35,8 +40,45 @@ class Factors(NamedTuple):
         u = self.u.astype(dtype, copy=False)
         return Factors(u, self.v.astype(dtype, copy=False))
 
+    def pieces(self) -> Iterator[tuple[slice, Any]]:
+        """Features, and the `v` of these; here all at once."""
+        yield slice(0, self.v.shape[1]), self.v
 
-def stack(parts: list[Factors], *, with_rows: bool = True) -> Factors:
+    def square(self) -> float:
+        """Squared Frobenius norm of the update."""
+        return product_square(*self)
+
+
+class ManyFactors(Factors):
+    """Pairs of several ranks whose dense rows are put together some features at a time.
+
+    All of them may be as many numbers as the matrix. Here `v` is a list of those of
+    each rank.
+    """
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether rows are sparse."""
+        return False
+
+    def pieces(self) -> Iterator[tuple[slice, Any]]:
+        """Features, and the `v` of these, as many as are worked on at a time."""
+        n_features = self.v[0].shape[1]
+        size = max(1, _MOST_ELEMENTS // len(self.u))
+        for start in range(0, n_features, size):
+            features = slice(start, min(start + size, n_features))
+            yield features, np.concatenate([v[:, features] for v in self.v])
+
+    def square(self) -> float:
+        """Squared Frobenius norm of the update."""
+        if len(self.u) < self.v[0].shape[1]:
+            return gram_square(self.u, (v for _, v in self.pieces()))
+        return sum(product_square(self.u, v) for _, v in self.pieces())
+
+
+def stack(
+    parts: list[Factors], *, with_rows: bool = True, at_once: bool = True
+) -> Factors:
     """All pairs of some factors, one after the other; sparse if all are.
 
     Parameters
@@ -46,6 +88,8 @@ def stack(parts: list[Factors], *, with_rows: bool = True) -> Factors:
     with_rows : bool, default=True
         Whether the `v` are wanted, which may be as large as a matrix; else there is
         none of their columns.
+    at_once : bool, default=True
+        Whether many dense rows may not be left as they are, as :class:`ManyFactors`.
 
     Returns
     -------
@@ -60,6 +104,10 @@ def stack(parts: list[Factors], *, with_rows: bool = True) -> Factors:
         return Factors(u, np.empty((len(u), 0), u.dtype))
     if all(part.is_sparse for part in parts):
         return Factors(u, sparse.vstack([part.v for part in parts], format="csr"))
+    n_elements = len(u) * parts[0].v.shape[1]
+    if not at_once and n_elements > _MOST_ELEMENTS:
+        if not any(part.is_sparse for part in parts):
+            return ManyFactors(u, [part.v for part in parts])
     dense = [part.v.toarray() if part.is_sparse else part.v for part in parts]
     return Factors(u, np.concatenate(dense))
 

@@ -101,6 +101,11 @@ class ParameterMatrix:
         return self._late.array
 
     @property
+    def is_worked_out(self) -> bool:
+        """Whether the matrix is what a dual operator makes of the values."""
+        return self._dual is not None
+
+    @property
     def shape(self) -> tuple[int, int]:
         """Outputs and features."""
         n_features, n_outputs = self.values.shape
@@ -141,6 +146,20 @@ class ParameterMatrix:
             yield values
         else:
             yield from self._dual.chunks(values)
+
+    def copy_of_whole(self) -> np.ndarray:
+        """The matrix as it is shown, made of :meth:`chunks`: there is no second one.
+
+        Returns
+        -------
+        matrix : ndarray of shape (n_outputs, n_features), C-contiguous
+        """
+        found, start = np.empty(self.shape, dtype=self.dtype), 0
+        for part in self.chunks():
+            stop = start + len(part)
+            transposed_copy(part, found[:, start:stop])
+            start = stop
+        return found
 
     def stored(self) -> np.ndarray:
         """What :meth:`replace` takes: :meth:`whole`, or the dual sums there are.
@@ -213,11 +232,18 @@ class ParameterMatrix:
             columns = used_columns(factors.v)
         late.refresh(columns)
         array = late.writable()
-        subtract_product(array, factors.u, factors.v, scale / late.scale)
+        for features, v in factors.pieces():
+            subtract_product(array[features], factors.u, v, scale / late.scale)
         late.note_change(columns)
         self._has_changed()
 
-    def subtract_part(self, part: slice, total: np.ndarray, scale: float) -> None:
+    def subtract_part(
+        self,
+        part: slice,
+        total: np.ndarray,
+        scale: float,
+        rows: np.ndarray | None = None,
+    ) -> None:
         """Take a dense update off some columns, while no other rank looks at any.
 
         Parameters
@@ -228,13 +254,19 @@ class ParameterMatrix:
             The update of these.
         scale : float
             What it is multiplied by.
+        rows : ndarray of int, default=None
+            Which of the part have an update, if not all.
         """
         if not self.is_owner:
             return
         late = self._late
         if part.start == 0:
             late.refresh(None)
-        subtract_scaled(late.writable()[part], total, scale / late.scale)
+        array, scale = late.writable()[part], scale / late.scale
+        if rows is None:
+            subtract_scaled(array, total, scale)
+        else:
+            array[rows] -= total * array.dtype.type(scale)
         if part.stop == self.shape[1]:
             late.note_change(None)
             self._has_changed()

@@ -412,6 +412,11 @@ class FactorModel(ABC):
         return float("nan")
 
 
+def follows(model: FactorModel) -> bool:
+    """Whether a model looks at updates when they have been made."""
+    return type(model).updated is not FactorModel.updated
+
+
 def view_of(model: FactorModel) -> DualView | None:
     """The matrix of a model as a function of dual sums, if it has such.
 

@@ -21,6 +21,10 @@ from dask_ma.supervised import Piece, pass_batches, pass_generator
 _CHUNK_BYTES = 2**20
 
 
+class OwnRows(Batch):
+    """A batch whose rows are there for it alone, and may be changed in place."""
+
+
 class Source(ABC):
     """What a rank goes over in a pass.
 
@@ -76,7 +80,8 @@ class RowSource(Source):
         # Chunks end with batches, so these are not put together of two, in a copy.
         options = {"chunk_bytes": _CHUNK_BYTES, "period": 1}
         for pieces in pass_batches(self._shard, n_steps, rng, **options):
-            yield _taken(pieces, self._shard)
+            # In a new order, they are picked for one batch each.
+            yield _taken(pieces, self._shard, are_picked=rng is not None)
 
     def read(self, n_outputs: int) -> Iterator[Batch]:
         for _, batch in row_batches(self._shard, n_outputs):
@@ -107,11 +112,12 @@ class Ahead(Iterator[Batch]):
         return self._fetched.pop()
 
 
-def _taken(pieces: list[Piece], shard: Shard) -> Batch:
+def _taken(pieces: list[Piece], shard: Shard, *, are_picked: bool) -> Batch:
     """The batch of some pieces, which nobody but the caller keeps."""
+    is_own = are_picked or len(pieces) > 1  # else some rows of the shard itself
     batch = merged(pieces, shard)
     pieces.clear()
-    return batch
+    return OwnRows(*batch) if is_own else batch
 
 
 def merged(pieces: list[Piece], shard: Shard) -> Batch:
