@@ -234,3 +234,25 @@ def test_rows_of_a_batch_by_default():
     assert rows_of_batch("auto", 4, together=True) == 40
     assert rows_of_batch("auto", 99, together=True) == 16
     assert rows_of_batch(7, 4, together=True) == 7
+
+
+@pytest.mark.parametrize(
+    ("n_ranks", "filling", "n_rows", "expected"),
+    [
+        (4, 80.7, 10**6, 80),
+        (4, 999.0, 10**6, 100),
+        (3, 999.0, 10**6, 132),
+        (4, 30.0, 10**6, 50),
+        (2, 999.0, 4_000, 125),  # an epoch has 16 steps on each rank
+        (4, 999.0, 1_000, 50),
+        (1, 999.0, 1_000, 200),
+    ],
+)
+def test_rows_that_use_few_weights_have_twice_their_share(
+    n_ranks, filling, n_rows, expected
+):
+    sizes = {"filling": filling, "n_rows": n_rows}
+    assert rows_of_batch("auto", n_ranks, **sizes) == expected
+    assert rows_of_batch(7, n_ranks, **sizes) == 7
+    together = rows_of_batch("auto", n_ranks, together=True, **sizes)
+    assert together == 160 // n_ranks

@@ -12,6 +12,7 @@ from dask_ma import MPCAClassifier, MPCARegressor
 from dask_ma.data import Shard
 from dask_ma.kernels import Adam
 from dask_ma.mpca.networks._columns import FEWEST_COLUMNS
+from dask_ma.mpca.training import _agent
 
 N_FEATURES = 2 * FEWEST_COLUMNS
 USED = np.sort(np.random.default_rng(1).choice(N_FEATURES, 40, replace=False))
@@ -206,3 +207,48 @@ def test_blocks_of_a_collection(rows, cluster):
 
 def _delayed(places, X):
     return dask.delayed(wide(X[places]))
+
+
+def few_words(n_rows, n_features):
+    """Ten elements in each row; and labels."""
+    rng = np.random.default_rng(0)
+    first = rng.integers(n_features // 10, size=(n_rows, 1))
+    columns = (first + n_features // 10 * np.arange(10)).ravel()
+    pointers = 10 * np.arange(n_rows + 1)
+    parts = np.ones(10 * n_rows), columns, pointers
+    return sparse.csr_array(parts, shape=(n_rows, n_features)), np.arange(n_rows) % 2
+
+
+@pytest.mark.parametrize(
+    ("n_features", "n_rows"), [(300, 100), (1_500, 150), (9_000, 187)]
+)
+def test_batches_grow_with_the_weights_that_they_have_no_use_for(n_features, n_rows):
+    """Two ranks share out batches of 200 rows that use all weights of the inputs."""
+    X, y = few_words(6_000, n_features)
+    model = MPCAClassifier(
+        (2,), n_ranks=2, strategy="local", max_iter=1, tol=None, random_state=0
+    ).fit(X, y)
+    assert sum(record["n_steps"] for record in model.history_) == 2 * -(
+        -3_000 // n_rows
+    )
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "at_once"), [("auto", True), (149, True), (150, False)]
+)
+def test_ranks_are_drawn_at_once_where_a_batch_uses_few_weights(
+    monkeypatch, batch_size, at_once
+):
+    seen = []
+    make = _agent.make_strategy
+
+    def made(*args, pulls_at_once, **options):
+        seen.append(pulls_at_once)
+        return make(*args, pulls_at_once=pulls_at_once, **options)
+
+    monkeypatch.setattr(_agent, "make_strategy", made)
+    X, y = few_words(600, 1_500)
+    MPCAClassifier(
+        (2,), n_ranks=2, strategy="mpca", batch_size=batch_size, max_iter=1, tol=None
+    ).fit(X, y)
+    assert seen == [at_once, at_once]

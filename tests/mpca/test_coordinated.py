@@ -8,7 +8,7 @@ import pytest
 from dask_ma.comm import LocalGroup
 from dask_ma.mpca.networks._network import Network
 from dask_ma.mpca.strategies import _coordinated
-from dask_ma.mpca.strategies._base import Trainee
+from dask_ma.mpca.strategies._base import Batch, Trainee
 from dask_ma.mpca.strategies._coordinated import Coordinated
 from dask_ma.mpca.strategies._joint import Cut
 from dask_ma.mpca.strategies._messages import CoalescedMessages
@@ -89,6 +89,7 @@ class Rank:
             changes.pop("most_steps", 0),
             most_lead=changes.pop("most_lead", 0),
             compression=changes.pop("compression", None),
+            pulls_at_once=changes.pop("pulls_at_once", False),
         )
         # What follows is sent.
         self.network.reads.clear()
@@ -442,6 +443,41 @@ def test_pulls_follow_the_length_of_a_rank_s_own_cycles():
         steps = [read[2] for read in ranks[rank].network.reads[-10:]]
         assert tau == pytest.approx(np.diff(steps).mean(), rel=0.1)
     assert taus[1] > 4 * taus[0]
+
+
+@every_number_of_phases
+def test_pulls_at_once_are_those_of_the_next_step_alone(n_phases, monkeypatch):
+    drawn = []
+
+    def step(self, *rows, proximal_terms=(), **options):
+        self.change(0.0)
+        drawn.append(list(proximal_terms))
+        return 1.0
+
+    monkeypatch.setattr(Values, "step", step)
+    schedule = SCHEDULE._replace(penalty=None, pull=0.4)
+    (rank,) = make_ranks(1, n_phases, schedule=schedule, pulls_at_once=True)
+    cut, batch = Cut(N_VALUES, n_phases, 1), Batch(None, np.zeros(1), None, False)
+    for number in range(9):
+        for _ in range(3):
+            rank.counters.note_step(1, rank.strategy.step(batch, 0.1))
+        start, stop = cut.shard((number - 1) % n_phases)
+        pulls = [(start, min(stop, N_PARAMETERS), pytest.approx(0.4))] if number else []
+        assert drawn == [pulls, [], []]
+        drawn.clear()
+        rank.exchange()
+
+
+def test_a_penalty_that_is_given_acts_in_each_step(monkeypatch):
+    monkeypatch.setattr(Values, "step", lambda self, *rows, **options: 1.0)
+    (rank,) = make_ranks(
+        1, 1, schedule=SCHEDULE._replace(penalty=0.6), cycles=[5], pulls_at_once=True
+    )
+    rank.step()
+    rank.exchange()
+    for _ in range(2):
+        rank.strategy.step(Batch(None, np.zeros(1), None, False), 0.1)
+        assert [term.strength for term in rank.strategy.proximal_terms] == [0.6]
 
 
 def test_no_pulls_without_a_penalty():

@@ -21,7 +21,7 @@ import numpy as np
 
 from dask_ma import _config
 from dask_ma.mpca.networks._network import ProximalTerm
-from dask_ma.mpca.strategies._base import Strategy, Trainee
+from dask_ma.mpca.strategies._base import Batch, Strategy, Trainee
 from dask_ma.mpca.strategies._compression import Difference, DifferenceCoder
 from dask_ma.mpca.strategies._joint import Cut, JointPart, Projection
 from dask_ma.mpca.strategies._messages import CoalescedMessages, ExchangeBudget
@@ -64,6 +64,9 @@ class Coordinated(Strategy):
     compression : {"bf16", "int8"} or None, default=None
         What models are sent in, as differences to the joint model; None for their own
         type.
+    pulls_at_once : bool, default=False
+        Whether the first step after a joint model has come draws the rank there, by as
+        much as all steps of a cycle would, where the schedule has no penalty of a step.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Coordinated(Strategy):
         *,
         penalty_form: str = "shift",
         compression: str | None = None,
+        pulls_at_once: bool = False,
     ) -> None:
         super().__init__(trainee)
         self.form = penalty_form
@@ -87,6 +91,7 @@ class Coordinated(Strategy):
         size, rank = self._group.size, self._group.rank
         self._cut = Cut(self._network.n_values, n_phases, size)
         self._schedule = schedule
+        self._pulls_at_once = pulls_at_once and schedule.penalty is None
         self._by_steps = weighting == "steps"
         self._cycles = [0] * n_phases if cycles is None else list(cycles)
         self._parts = []
@@ -112,6 +117,13 @@ class Coordinated(Strategy):
         self._share = ExchangeBudget(part, self._group)
 
     # What the trainer calls -----------------------------------------------------------
+
+    def step(self, batch: Batch, learning_rate: float) -> float:
+        """Make a step, and forget what has been drawn once and for all."""
+        loss = super().step(batch, learning_rate)
+        if self._pulls_at_once:
+            self.proximal_terms = []
+        return loss
 
     def exchange(self, *, ends_pass: bool, idle: bool) -> list[Decision]:
         """Do all that can be done without waiting; an idle rank waits for a message."""
@@ -212,7 +224,7 @@ class Coordinated(Strategy):
         self._network.set_anchor(start, projected)
         self._cycles[number] += 1
         self._n_received += 1
-        self._set_pulls()
+        self._set_pulls(number)
         self._group.trace.add_beside(self._since[number], perf_counter(), joint.nbytes)
         return self._add(counts)
 
@@ -274,13 +286,16 @@ class Coordinated(Strategy):
         lead = self._counters.n_steps - max(self._sent_at)
         return self._n_sent > self._n_received and 0 < self._most_lead <= lead
 
-    def _set_pulls(self) -> None:
-        """Draw this rank to what it knows of the joint model."""
+    def _set_pulls(self, new: int) -> None:
+        """Draw this rank to what it knows of the joint model, which has a new shard."""
         n_parameters = self._network.n_parameters
         self.proximal_terms = []
         for number, cycle in enumerate(self._cycles):
+            if self._pulls_at_once and number != new:
+                continue
             start, stop = self._cut.shard(number)
             stop = min(stop, n_parameters)
-            strength = self._schedule.penalty_at(cycle, max(1.0, self._tau[number]))
+            n_steps = 1.0 if self._pulls_at_once else max(1.0, self._tau[number])
+            strength = self._schedule.penalty_at(cycle, n_steps)
             if strength > 0 and start < stop:
                 self.proximal_terms.append(ProximalTerm(start, stop, strength))

@@ -167,11 +167,15 @@ class Projection:
         trajectory = self.trajectory[start : start + len(values)]
         smoothing = self._schedule.smoothing
         extrapolation = self._schedule.extrapolation_at(cycle)
-        projected = values.copy()
+        projected = np.empty_like(values)
         for part in blocks(len(trajectory)):
-            smoothed = trajectory[part]
+            smoothed, change = trajectory[part], values[part] - known[part]
+            change *= 1 - smoothing
             smoothed *= smoothing
-            smoothed += (1 - smoothing) * (values[part] - known[part])
-            projected[part] += extrapolation * smoothed
-        known[...] = values
+            smoothed += change
+            np.multiply(smoothed, extrapolation, out=change)
+            np.add(values[part], change, out=projected[part])
+            known[part] = values[part]
+        rest = slice(len(trajectory), None)
+        projected[rest] = known[rest] = values[rest]
         return projected

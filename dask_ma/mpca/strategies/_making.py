@@ -33,6 +33,8 @@ def make_strategy(
     note: Callable[[str], None],
     n_batches: int,
     has_history: bool | None,
+    *,
+    pulls_at_once: bool = False,
 ) -> Strategy:
     """How a rank works with the others; may be a collective call.
 
@@ -55,6 +57,8 @@ def make_strategy(
     has_history : bool or None
         Whether the rank has the optimiser's state of a fit that goes on; None in a new
         one.
+    pulls_at_once : bool, default=False
+        See :class:`Coordinated`.
 
     Returns
     -------
@@ -72,6 +76,7 @@ def make_strategy(
             n_steps,
             penalty_form=chosen.penalty_form,
             compression=chosen.compression,
+            pulls_at_once=pulls_at_once,
         )
     if isinstance(chosen, Gradients):
         return CommonDescent(trainee, n_steps, n_batches / n_steps, has_history)

@@ -31,7 +31,8 @@ class MPCA(Settings):
         How strongly each step draws a rank towards the joint model, from 0 to 1. A
         number begins with 0, jumps to 0.5, and decays to this value. "auto" is by as
         much as draws a rank 0.2 of the way in all steps of a cycle, however many these
-        are; with ``penalty_form="loss"`` it is 0.05.
+        are, or in the first of them alone where a batch has fewer elements than the
+        network has inputs; with ``penalty_form="loss"`` it is 0.05.
     penalty_form : {"shift", "loss"}, default="shift"
         Whether the penalty moves the model before the gradient is computed, or is a
         part of the loss.

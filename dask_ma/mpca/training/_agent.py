@@ -27,7 +27,7 @@ from dask_ma.mpca.strategies._progress import Decision, FitProgress, RankCounter
 from dask_ma.mpca.strategies._schedules import LearningRate
 from dask_ma.mpca.training._batches import Sampler, rows_of_batch
 from dask_ma.mpca.training._choice import choose_strategy, uneven_note
-from dask_ma.mpca.training._columns import find_columns
+from dask_ma.mpca.training._columns import filling_rows, find_columns
 from dask_ma.mpca.training._features import find_scaling, unscaled_tol
 from dask_ma.mpca.training._notes import notes_on_start, tell_of_divergence
 from dask_ma.mpca.training._params import Baseline, MPCAParams, MPCAResult
@@ -137,6 +137,7 @@ class Trainer:
         self._columns = find_columns(group, problem, params, kept, has_values)
         random_state = np.random.RandomState()
         random_state.set_state(params.random_state.get_state())
+        self._filling = filling_rows(problem, params, self._columns)
         self._network = self._build(random_state)
         uneven = problem.uneven or self._targets.uneven
         self._chosen: Settings = Gradients()  # as which steps are counted
@@ -432,6 +433,8 @@ class Trainer:
             context.note,
             self._n_batches() if self._problem.weight > 0 else 0,
             None if kept is None else kept.own is not None,
+            # Of steps that go through more weights than their rows have use for.
+            pulls_at_once=self._batch_size() < self._filling,
         )
 
     def _steps_of_epoch(self) -> int:
@@ -448,7 +451,13 @@ class Trainer:
         """Rows of a batch on each rank."""
         n_ranks = self._context.group.size
         together = isinstance(self._chosen, Gradients)
-        return rows_of_batch(self._params.batch_size, n_ranks, together=together)
+        return rows_of_batch(
+            self._params.batch_size,
+            n_ranks,
+            together=together,
+            filling=self._filling,
+            n_rows=self._problem.total_rows,
+        )
 
     def _find_spread(self) -> Spread | None:
         """How far several targets vary that are scored; a collective call then."""

@@ -9,6 +9,7 @@ from scipy import sparse
 
 from dask_ma.data import Block, Shard, hand_back
 from dask_ma.mpca.strategies._base import Batch
+from dask_ma.mpca.training._choice import FEW_STEPS
 
 _DEFAULT, _LEAST = 200, 16  # rows, of all ranks and of one
 # Of steps that all ranks make together: the shuffles are not those of one rank, and the
@@ -17,12 +18,41 @@ _TOGETHER = 160
 
 
 def rows_of_batch(
-    batch_size: int | str, n_ranks: int, *, together: bool = False
+    batch_size: int | str,
+    n_ranks: int,
+    *,
+    together: bool = False,
+    filling: float = 0.0,
+    n_rows: int = 0,
 ) -> int:
-    """Rows of a batch on each rank; those of "auto" are scikit-learn's, shared out."""
-    if isinstance(batch_size, str):
-        return max(_LEAST, (_TOGETHER if together else _DEFAULT) // n_ranks)
-    return batch_size
+    """Rows of a batch on each rank; those of "auto" are scikit-learn's, shared out.
+
+    Parameters
+    ----------
+    batch_size : int or "auto"
+        A number is taken as it is.
+    n_ranks : int
+        Number of ranks.
+    together : bool, default=False
+        Whether all ranks make their steps together.
+    filling : float, default=0.0
+        As :func:`filling_rows` gives it. With fewer rows a step is hardly shorter, as
+        it goes through all weights of the inputs: up to there batches of "auto" have
+        twice their share, unless an epoch would have too few steps.
+    n_rows : int, default=0
+        Of all ranks.
+
+    Returns
+    -------
+    n_rows : int
+    """
+    if not isinstance(batch_size, str):
+        return batch_size
+    if together:
+        return max(_LEAST, _TOGETHER // n_ranks)
+    share = _DEFAULT // n_ranks
+    most = min(2 * share, _DEFAULT, n_rows // (n_ranks * FEW_STEPS))
+    return max(_LEAST, share, min(int(filling), most))
 
 
 class Position(NamedTuple):

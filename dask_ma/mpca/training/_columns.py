@@ -71,3 +71,28 @@ def find_columns(
     if params.known is not None and len(params.known) == n_features:
         is_used |= params.known
     return used_columns_of(is_used)
+
+
+def filling_rows(problem: Problem, params: MPCAParams, columns: UsedColumns) -> float:
+    """Rows that store as many elements as a network has inputs; the same on all ranks.
+
+    Parameters
+    ----------
+    problem : Problem
+        The rows to train on.
+    params : MPCAParams
+        Parameters of the fit.
+    columns : UsedColumns
+        The inputs.
+
+    Returns
+    -------
+    n_rows : float
+        1 of dense rows, and more the fewer elements sparse rows have; 0 for a module,
+        whose inputs nobody knows.
+    """
+    if not params.spec.has_scaling:
+        return 0.0
+    numbers = columns.numbers
+    n_inputs = columns.n_features if numbers is None else len(numbers)
+    return n_inputs * problem.all_rows / max(1, problem.total_stored)
