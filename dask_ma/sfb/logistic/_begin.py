@@ -53,9 +53,9 @@ def first_start(
     first = model_to_begin_with(problem, params, group)
     if first is None:
         return None
-    values, intercept = first.coef.T, first.intercept
-    intercept = totals.to_centred(values, intercept)
-    intercept = intercept if params.fit_intercept else None
+    values, intercept = first.coef.T, None
+    if params.fit_intercept:
+        intercept = totals.to_centred(values, first.intercept)
     if isinstance(model, DualModel):
         values = model.start_from(values, intercept, None, is_kept=False)
     return Start(values, intercept, int(params.t) - 1, 0)
