@@ -1,6 +1,5 @@
 """What a process has of matrices and rows is there once, or some features at a time."""
 
-import dask
 import numpy as np
 import pytest
 from scipy import sparse
@@ -9,47 +8,39 @@ from traced import traced
 
 from dask_ma import SFBLogisticRegression
 from dask_ma.comm import LocalGroup
-from dask_ma.sfb import ParameterMatrix
+from dask_ma.sfb import ParameterMatrix, _engine
 from dask_ma.sfb.exchange import _full_matrix
 from dask_ma.sfb.exchange._full_matrix import MatrixExchange
-from dask_ma.sfb.logistic import _class_sums
 from dask_ma.sfb.logistic._fit import Fit
 from dask_ma.sfb.logistic._totals import Totals
 from dask_ma.sfb.model import _factors
-from dask_ma.sfb.model._factors import Factors, stack
+from dask_ma.sfb.model._factors import Factors, ManyFactors, stack
 from dask_ma.sfb.model._model import Batch
 from dask_ma.sfb.model._source import OwnRows
 from dask_ma.sfb.prox import NoPenalty
 
 
-def test_memory_of_dense_rows(monkeypatch):
-    """Centred in place, and put together some features at a time, by the owner."""
+def test_dense_rows_of_all_are_put_together_by_the_owner_alone(monkeypatch):
+    """It takes some features of them at a time."""
     # As where matrices are large.
     monkeypatch.setattr(_full_matrix, "_SMALL_BYTES", 0)
-    monkeypatch.setattr(_factors, "_MOST_ELEMENTS", 2**16)
-    monkeypatch.setattr(_class_sums, "_KEPT_BYTES", 0)
-    monkeypatch.setattr(_class_sums, "_PART_BYTES", 2**14)
-    n_classes, n_features = 200, 8000
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(600, n_features)).astype(np.float32)
-    model = SFBLogisticRegression(
-        solver="sdca",
-        refine=False,
-        communication="factors",
-        batch_size=64,
-        max_iter=2,
-        tol=None,
-        random_state=0,
-        n_ranks=4,
-    )
-    spans = {"dask-ma.trace.timeline": False, "dask-ma.trace.max-spans": 0}
-    y = np.arange(600) % n_classes
-    with dask.config.set(spans):
-        model.fit(X[:, :100], y)  # loads what fits need
-        with traced() as memory:
-            model.fit(X, y)
-    # Those of an iteration are as many numbers as 1.3 matrices.
-    assert memory.peak <= 6 * n_classes * n_features * 4
+    monkeypatch.setattr(_factors, "_MOST_ELEMENTS", 64)
+    made = []
+
+    def noting(parts, **wanted):
+        made.append(stack(parts, **wanted))
+        return made[-1]
+
+    monkeypatch.setattr(_engine, "stack", noting)
+    settings = {"refine": False, "tol": None, "max_iter": 2, "n_ranks": 4}
+    settings |= {"communication": "factors", "batch_size": 8, "random_state": 0}
+    X = np.random.default_rng(0).normal(size=(64, 10))
+    SFBLogisticRegression(solver="sdca", **settings).fit(X, np.arange(64) % 4)
+    own = [factors.v for factors in made if isinstance(factors, ManyFactors)]
+    others = [factors.v for factors in made if not isinstance(factors, ManyFactors)]
+    assert own and len(others) == 3 * len(own)
+    assert all(isinstance(v, list) for v in own)
+    assert all(v.shape[1] == 0 for v in others)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -147,17 +138,8 @@ def test_rows_of_the_user_are_not_centred(shuffle):
     """Those of a batch are, in place, where they have been picked for it."""
     X = np.random.default_rng(0).normal(size=(64, 5)) + 3
     before, y = X.copy(), np.arange(64) % 4
-    found = [
-        SFBLogisticRegression(
-            solver=solver,
-            shuffle=shuffle,
-            refine=False,
-            tol=None,
-            max_iter=2,
-            batch_size=16,
-            n_ranks=2,
-        ).fit(X, y)
-        for solver in ("sgd", "sdca")
-    ]
-    assert found
-    np.testing.assert_array_equal(X, before)
+    settings = {"refine": False, "tol": None, "max_iter": 2, "n_ranks": 2}
+    settings |= {"shuffle": shuffle, "batch_size": 16}
+    for solver in ("sgd", "sdca"):
+        SFBLogisticRegression(solver=solver, **settings).fit(X, y)
+        np.testing.assert_array_equal(X, before)
