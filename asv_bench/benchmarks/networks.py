@@ -11,8 +11,8 @@ from sklearn.neural_network import MLPClassifier
 from threadpoolctl import threadpool_limits
 
 from dask_ma import MPCAClassifier
+from dask_ma.mpca.networks._anchors import ProximalTerm
 from dask_ma.mpca.networks._mlp import MLPSpec
-from dask_ma.mpca.networks._network import ProximalTerm
 
 from . import WithCluster, parameterized
 from ._data import peak_rss, reset_peak_rss

@@ -93,6 +93,7 @@ from dask_ma.kernels._gibbs_tiles import (
     tokens_of_tile,
 )
 from dask_ma.kernels._hessian import softmax_hessian
+from dask_ma.kernels._idle_rows import may_wait
 from dask_ma.kernels._kept import KeptArrays
 from dask_ma.kernels._left_to_right import left_to_right
 from dask_ma.kernels._metric import (
@@ -126,6 +127,7 @@ from dask_ma.kernels._mlp import (
     mlp_uncentred,
     mlp_unpack,
 )
+from dask_ma.kernels._mlp_few import FewInputSteps
 from dask_ma.kernels._objective import (
     PENALTIES,
     GradientSums,
@@ -212,6 +214,7 @@ __all__ = [
     "DocumentWeights",
     "FEW_ROWS_LOSSES",
     "FeasibleMix",
+    "FewInputSteps",
     "FewRowsOptimum",
     "FilledCells",
     "GradientSums",
@@ -308,6 +311,7 @@ __all__ = [
     "losses_of_descent",
     "losses_of_rows",
     "make_loss",
+    "may_wait",
     "mean_word_weights",
     "mixed_entropy_sum",
     "mixed_values",

@@ -274,37 +274,98 @@ def mlp_loss_and_gradient(
         Summed over the rows in float64. Loss and gradient are 0 where all rows weigh
         nothing.
     """
-    total = float(X.shape[0])
-    if sample_weight is not None:
-        total = float(np.sum(sample_weight, dtype=np.float64))
+    total = weight_of(X, sample_weight)
     if total == 0:
         gradient[...] = 0
         return 0.0
-    views = mlp_unpack(layout, vector)
+    views, slots = mlp_unpack(layout, vector), mlp_unpack(layout, gradient)
     rows, shift = standardized_rows(X, center, scale)
-    layers = _propagate(layout, views, rows, shift, workspace)
+    loss, slopes = loss_and_slopes(
+        layout, views, rows, shift, y, sample_weight, slots, workspace
+    )
+    weight, (coefs, (coef_slots, (sums, *_))) = alpha / total, (views[0], slots)
+    pull = weight if scale is None else (weight / scale / scale)[:, np.newaxis]
+    inputs = InputWeights(coefs[0], coef_slots[0], pull, workspace.scratch)
+    loss += inputs.gradient(rows, slopes, shift, sums)
+    if alpha > 0:
+        loss += add_penalty(coefs[1:], coef_slots[1:], weight, workspace.scratch)
+    return loss
+
+
+def weight_of(X: Any, sample_weight: np.ndarray | None) -> float:
+    """Sum of the weights of the rows of a batch.
+
+    Parameters
+    ----------
+    X : ndarray or CSR of shape (n_rows, n_features)
+    sample_weight : ndarray of shape (n_rows,) or None
+
+    Returns
+    -------
+    weight : float
+    """
+    if sample_weight is None:
+        return float(X.shape[0])
+    return float(np.sum(sample_weight, dtype=np.float64))
+
+
+#: Weights and intercepts of the layers, or where their gradient goes.
+Layers = tuple[list[np.ndarray], list[np.ndarray]]
+
+
+def loss_and_slopes(
+    layout: MLPLayout,
+    views: Layers,
+    X: Any,
+    shift: np.ndarray | None,
+    y: np.ndarray,
+    sample_weight: np.ndarray | None,
+    slots: Layers,
+    workspace: MLPWorkspace,
+) -> tuple[float, np.ndarray]:
+    """Mean loss of a batch, and its gradient but for the weights of the inputs.
+
+    Parameters
+    ----------
+    layout : MLPLayout
+        The network; its number of inputs does not count.
+    views : tuple of lists of ndarray
+        Its weights and intercepts, as :func:`mlp_unpack` gives them.
+    X : ndarray or CSR of shape (n_rows, n_inputs)
+        Standardised rows, whose weights have a sum above 0.
+    shift : ndarray of shape (n_inputs,) or None
+        What is still to be taken from each row.
+    y, sample_weight
+        As in :func:`mlp_loss_and_gradient`.
+    slots : tuple of lists of ndarray
+        Where the gradient goes, shaped as `views`; the first array of weights is left
+        alone.
+    workspace : MLPWorkspace
+        Of the same layout.
+
+    Returns
+    -------
+    loss : float
+        Without the penalty, summed in float64.
+    slopes : ndarray of shape (n_rows, n_units)
+        By what is put into the first units; a buffer of the workspace.
+    """
+    total = weight_of(X, sample_weight)
+    layers = _propagate(layout, views, X, shift, workspace)
     losses = output_losses(layout.loss, layers[-1], y)
     if sample_weight is None:
         loss = float(np.sum(losses, dtype=np.float64)) / total
         layers[-1] *= 1 / total
     else:
         loss = float(np.dot(losses.astype(np.float64), sample_weight)) / total
-        shares = (sample_weight / total).astype(vector.dtype, copy=False)
+        shares = (sample_weight / total).astype(layers[-1].dtype, copy=False)
         layers[-1] *= shares[:, np.newaxis]
-    slopes = _propagate_back(layout, views[0], rows, layers, gradient, workspace)
-    slots, (sums, *_) = mlp_unpack(layout, gradient)
-    weight = alpha / total
-    pull = weight if scale is None else (weight / scale / scale)[:, np.newaxis]
-    inputs = InputWeights(views[0][0], slots[0], pull, workspace.scratch)
-    penalty = inputs.gradient(rows, slopes, shift, sums)
-    if alpha > 0:
-        penalty += _add_penalty(views[0][1:], slots[1:], weight, workspace.scratch)
-    return loss + penalty
+    return loss, _propagate_back(layout, views[0], layers, slots, workspace)
 
 
 def _propagate(
     layout: MLPLayout,
-    views: tuple[list[np.ndarray], list[np.ndarray]],
+    views: Layers,
     X: Any,
     shift: np.ndarray | None,
     workspace: MLPWorkspace,
@@ -330,14 +391,13 @@ def _propagate(
 def _propagate_back(
     layout: MLPLayout,
     coefs: list[np.ndarray],
-    X: Any,
     layers: list[np.ndarray],
-    gradient: np.ndarray,
+    slots: Layers,
     workspace: MLPWorkspace,
 ) -> np.ndarray:
     """Gradient but for the weights of the inputs; slopes by sums of the first units."""
-    coef_slots, intercept_slots = mlp_unpack(layout, gradient)
-    buffers = workspace.slopes(X.shape[0])
+    coef_slots, intercept_slots = slots
+    buffers = workspace.slopes(len(layers[0]))
     slopes = layers[-1]
     for i in range(len(coefs) - 1, 0, -1):
         np.add.reduce(slopes, axis=0, out=intercept_slots[i])
@@ -350,13 +410,27 @@ def _propagate_back(
     return slopes
 
 
-def _add_penalty(
+def add_penalty(
     coefs: list[np.ndarray],
     slots: list[np.ndarray],
     weight: float,
     scratch: np.ndarray,
 ) -> float:
-    """Value of ``weight / 2 * ||W||^2``; its gradient is added to that of the loss."""
+    """Value of ``weight / 2 * ||W||^2``; its gradient is added to that of the loss.
+
+    Parameters
+    ----------
+    coefs, slots : list of ndarray, contiguous
+        Weights, and the gradient.
+    weight : float
+        Not negative.
+    scratch : ndarray of shape (n_scratch,)
+        For as many weights as are worked on at a time.
+
+    Returns
+    -------
+    penalty : float
+    """
     squares = 0.0
     for coef, slot in zip(coefs, slots, strict=True):
         coef, slot = coef.reshape(-1), slot.reshape(-1)

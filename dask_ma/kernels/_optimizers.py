@@ -115,7 +115,7 @@ class Optimizer(ABC):
         """
 
 
-class _Blockwise(Optimizer):
+class BlockwiseOptimizer(Optimizer):
     """Works block by block, and remembers some vectors and the number of steps."""
 
     def __init__(
@@ -134,26 +134,59 @@ class _Blockwise(Optimizer):
                 f"the optimiser is made for {self._n_values} values, got "
                 f"{len(values)} values and a gradient of {len(gradient)}"
             )
+        self.advance(learning_rate)
+        self.step_from(0, values, gradient)
+
+    def advance(self, learning_rate: float) -> None:
+        """Begin a step, whose parts are made next.
+
+        Parameters
+        ----------
+        learning_rate : float
+            Step size, above 0.
+        """
         self._n_steps += 1
         self._prepare(float(learning_rate))
-        for part in blocks(self._n_values):
+
+    def step_from(self, start: int, values: np.ndarray, gradient: np.ndarray) -> None:
+        """Make the part of a step that concerns the last values, in place.
+
+        Parameters
+        ----------
+        start : int
+            The first of them.
+        values, gradient : ndarray of shape (n_values - start,)
+            The gradient is read only.
+        """
+        for part in blocks(len(values)):
             scratch = self._scratch[:, : part.stop - part.start]
-            memories = [vector[part] for vector in self._vectors.values()]
-            self._step(values[part], gradient[part], memories, scratch)
+            place = slice(start + part.start, start + part.stop)
+            memories = [vector[place] for vector in self._vectors.values()]
+            self.step_block(values[part], gradient[part], memories, scratch)
 
     @abstractmethod
     def _prepare(self, learning_rate: float) -> None:
         """Work out what all blocks share."""
 
     @abstractmethod
-    def _step(
+    def step_block(
         self,
         values: np.ndarray,
         gradient: np.ndarray,
         memories: list[np.ndarray],
         scratch: np.ndarray,
     ) -> None:
-        """The step of a block."""
+        """Make the part of a step that concerns some values, in place.
+
+        Parameters
+        ----------
+        values, gradient : ndarray
+            Of any values; the gradient is read only.
+        memories : list of ndarray
+            What is remembered of them, changed in place.
+        scratch : ndarray of shape (n_scratch, ...)
+            For each vector that it takes, an array like `values`.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         vectors = {name: vector.copy() for name, vector in self._vectors.items()}
@@ -177,7 +210,7 @@ class _Blockwise(Optimizer):
             vector[...] = state[name]
 
 
-class SGD(_Blockwise):
+class SGD(BlockwiseOptimizer):
     """Gradient descent with momentum.
 
     ``v = momentum * v - learning_rate * g``, then ``x += v``, or with Nesterov's
@@ -206,7 +239,7 @@ class SGD(_Blockwise):
     def _prepare(self, learning_rate: float) -> None:
         self._rate = learning_rate
 
-    def _step(
+    def step_block(
         self,
         values: np.ndarray,
         gradient: np.ndarray,
@@ -225,7 +258,7 @@ class SGD(_Blockwise):
         values += ahead
 
 
-class Adam(_Blockwise):
+class Adam(BlockwiseOptimizer):
     """Steps in units of the root mean square of the gradient.
 
     ``m = beta_1 * m + (1 - beta_1) * g`` and ``v = beta_2 * v + (1 - beta_2) * g^2``,
@@ -242,6 +275,12 @@ class Adam(_Blockwise):
         How much of the moments stays from step to step, in [0, 1).
     epsilon : float, default=1e-8
         Above 0; it keeps steps small where the gradient has been about 0.
+
+    Attributes
+    ----------
+    beta_1, beta_2, epsilon : float
+    rate : float
+        Of the latest step.
     """
 
     def __init__(
@@ -253,17 +292,23 @@ class Adam(_Blockwise):
         epsilon: float = 1e-8,
     ) -> None:
         super().__init__(n_values, dtype, ["first_moment", "second_moment"], 1)
-        self._beta_1 = float(beta_1)
-        self._beta_2 = float(beta_2)
-        self._epsilon = float(epsilon)
-        self._rate = 0.0
+        self.beta_1 = float(beta_1)
+        self.beta_2 = float(beta_2)
+        self.epsilon = float(epsilon)
+        self.rate = 0.0
+
+    @property
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Both moments, of shape (n_values,); they are the optimiser's own."""
+        first, second = self._vectors.values()
+        return first, second
 
     def _prepare(self, learning_rate: float) -> None:
-        unbiased = np.sqrt(1 - self._beta_2**self._n_steps)
-        unbiased /= 1 - self._beta_1**self._n_steps
-        self._rate = learning_rate * float(unbiased)
+        unbiased = np.sqrt(1 - self.beta_2**self._n_steps)
+        unbiased /= 1 - self.beta_1**self._n_steps
+        self.rate = learning_rate * float(unbiased)
 
-    def _step(
+    def step_block(
         self,
         values: np.ndarray,
         gradient: np.ndarray,
@@ -271,15 +316,15 @@ class Adam(_Blockwise):
         scratch: np.ndarray,
     ) -> None:
         (first, second), change = memories, scratch[0]
-        np.multiply(gradient, 1 - self._beta_1, out=change)
-        first *= self._beta_1
+        np.multiply(gradient, 1 - self.beta_1, out=change)
+        first *= self.beta_1
         first += change
         np.multiply(gradient, gradient, out=change)
-        change *= 1 - self._beta_2
-        second *= self._beta_2
+        change *= 1 - self.beta_2
+        second *= self.beta_2
         second += change
         np.sqrt(second, out=change)
-        change += self._epsilon
+        change += self.epsilon
         np.divide(first, change, out=change)
-        change *= self._rate
+        change *= self.rate
         values -= change

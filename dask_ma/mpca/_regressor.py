@@ -47,8 +47,8 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
         "auto" is 200 divided by the number of ranks, and at least 16: so an epoch has
         as many steps on each rank as with one. Of "gradients" it is 160, as no shuffle
         is to make it worse than one rank, and all batches have nearly the same size.
-        With other strategies it is up to twice as much where sparse rows of a batch
-        have fewer elements than the network inputs, as of words, see :ref:`mpca_cost`.
+        With other strategies and ``solver="sgd"`` it is up to twice as much where
+        sparse rows of a batch have fewer elements than the network inputs, as of words.
     learning_rate : {"constant", "invscaling", "adaptive", "cosine"}, \
             default="constant"
         How the step size changes from epoch to epoch: not at all; divided by the rows

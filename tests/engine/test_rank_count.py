@@ -274,6 +274,19 @@ def test_ranks_of_networks():
     assert ranks_for_network(network((10,), batch_size=200), images, 8) == 4
 
 
+def test_ranks_of_networks_on_words():
+    """Steps go through weights of the words of a batch, of which half have fewer."""
+    words = size_of(25_000, 37_000, 137)
+    assert ranks_for_network(network((100,)), words, 4) == 4
+    # As with dense rows, where steps are for all inputs; or next to none.
+    plain = network((100,))
+    plain.spec = MLPSpec(hidden_layer_sizes=(100,), solver="sgd")
+    assert ranks_for_network(plain, words, 4) == 1
+    assert ranks_for_network(network((100,)), size_of(500, 37_000, 20), 4) == 1
+    # Gradients are added up where an epoch has few steps.
+    assert ranks_for_network(network((100,)), size_of(3_000, 37_000, 137), 4) == 1
+
+
 def topics(n_components, n_features, sampler="exact", n_rotations=100):
     return SimpleNamespace(
         n_components=n_components,

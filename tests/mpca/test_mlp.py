@@ -9,8 +9,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.utils import gen_batches, shuffle
 
+from dask_ma.mpca.networks._anchors import ProximalTerm
 from dask_ma.mpca.networks._mlp import MLPNetwork, MLPSpec
-from dask_ma.mpca.networks._network import ProximalTerm
 from dask_ma.mpca.networks._peer import fitted_sklearn
 
 HIDDEN = (9, 6)

@@ -11,7 +11,7 @@ from torch import nn  # noqa: E402
 
 from dask_ma import MPCAClassifier  # noqa: E402
 from dask_ma.mpca import Torch  # noqa: E402
-from dask_ma.mpca.networks._network import ProximalTerm  # noqa: E402
+from dask_ma.mpca.networks._anchors import ProximalTerm  # noqa: E402
 from dask_ma.mpca.torch import _solver  # noqa: E402
 from dask_ma.mpca.torch._placement import Placement  # noqa: E402
 from dask_ma.mpca.torch._spec import TorchSpec  # noqa: E402

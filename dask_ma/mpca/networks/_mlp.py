@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import special
@@ -12,10 +12,12 @@ from scipy import special
 from dask_ma.kernels import (
     SGD,
     Adam,
+    FewInputSteps,
     MLPLayout,
     MLPWorkspace,
     Optimizer,
     add_distance,
+    may_wait,
     mlp_initial_values,
     mlp_loss_and_gradient,
     mlp_outputs,
@@ -25,6 +27,7 @@ from dask_ma.kernels import (
     softmax,
 )
 from dask_ma.linear import UsedColumns
+from dask_ma.mpca.networks._anchors import Anchors, ProximalTerm
 from dask_ma.mpca.networks._columns import (
     places_of,
     used_part,
@@ -34,7 +37,6 @@ from dask_ma.mpca.networks._network import (
     GradientPart,
     Network,
     NetworkSpec,
-    ProximalTerm,
     Scaling,
 )
 
@@ -112,6 +114,11 @@ class MLPSpec(NetworkSpec):
             n_outputs, loss = n_classes, "log_loss"
         units = (n_features, *self.hidden_layer_sizes, n_outputs)
         return MLPLayout(units, self.activation, loss)
+
+    @property
+    def skips_inputs(self) -> bool:
+        """Whether its optimiser can; see :class:`NetworkSpec`."""
+        return may_wait(self.optimizer(0, np.dtype(np.float32)))
 
     def optimizer(self, n_values: int, dtype: np.dtype) -> Optimizer:
         """An optimiser without history for a vector.
@@ -191,23 +198,6 @@ def pack(coefs: Sequence[np.ndarray], intercepts: Sequence[np.ndarray]) -> np.nd
 _FIRST = 0.1
 
 
-class _Anchor(NamedTuple):
-    """Where some values of the vector are drawn to."""
-
-    start: int
-    values: np.ndarray
-
-    @property
-    def stop(self) -> int:
-        return self.start + len(self.values)
-
-    def within(self, start: int, stop: int) -> _Anchor:
-        """What lies from `start` to `stop`, perhaps nothing."""
-        start = min(max(start, self.start), self.stop)
-        stop = max(start, min(stop, self.stop))
-        return _Anchor(start, self.values[start - self.start : stop - self.start])
-
-
 class MLPNetwork(Network):
     """A multi-layer perceptron in training.
 
@@ -236,22 +226,22 @@ class MLPNetwork(Network):
         self._gradient = np.zeros_like(values)
         self._workspace = MLPWorkspace(layout, values.dtype)
         self._optimizer = self.slice_optimizer(len(values))
-        self._anchors: list[_Anchor] = []
+        self._few: FewInputSteps | None = None
+        self._was_drawn = False
+        self._anchors = Anchors()
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        return self._values[start:stop].copy()
+        if self._few is None:
+            return self._values[start:stop].copy()
+        with _quiet():
+            return self._few.read(start, stop)
 
     def write(self, start: int, values: np.ndarray) -> None:
+        self._settle()
         self._values[start : start + len(values)] = values
 
     def set_anchor(self, start: int, values: np.ndarray) -> None:
-        new = _Anchor(start, values)
-        kept = [new]
-        for old in self._anchors:
-            kept.append(old.within(0, new.start))
-            kept.append(old.within(new.stop, self.n_values))
-        # Another thread may be in a step: it sees the old list or the new one.
-        self._anchors = [part for part in kept if len(part.values)]
+        self._anchors.set(start, values)
 
     def step(
         self,
@@ -265,13 +255,25 @@ class MLPNetwork(Network):
     ) -> float:
         if form not in ("shift", "loss"):
             raise ValueError(f'form must be "shift" or "loss", got {form!r}')
+        batch = X, y, sample_weight
         with _quiet():
+            drawn = list(self._anchors.drawn(proximal_terms))
+            # Who is drawn in each step goes through all weights anyway. Where that is
+            # now and then, the steps that wait may as well come after it.
+            goes_on, self._was_drawn = self._was_drawn and bool(drawn), bool(drawn)
+            if drawn and self._few is not None:
+                self._few.note_change()
             if form == "shift":
-                for values, _, anchor, strength in self._drawn(proximal_terms):
-                    shift_towards(values, anchor, strength)
-            loss = self._back_propagate(X, y, sample_weight)
+                for part, anchor, strength in drawn:
+                    shift_towards(self._values[part], anchor, strength)
+            if not goes_on and (form == "shift" or not drawn):
+                loss = self._step_of_few(*batch, learning_rate)
+                if loss is not None:
+                    return loss
+            loss = self._back_propagate(*batch)
             if form == "loss":
-                for values, gradient, anchor, strength in self._drawn(proximal_terms):
+                for part, anchor, strength in drawn:
+                    values, gradient = self._values[part], self._gradient[part]
                     add_distance(gradient, values, anchor, strength)
             self._optimizer.step(self._values, self._gradient, learning_rate)
         return loss
@@ -291,10 +293,12 @@ class MLPNetwork(Network):
         return GradientPart(loss, self._gradient, weight)
 
     def descend(self, gradient: np.ndarray, learning_rate: float) -> None:
+        self._settle()
         with _quiet():
             self._optimizer.step(self._values, gradient, learning_rate)
 
     def outputs(self, X: Any) -> np.ndarray:
+        self._settle()
         with _quiet():
             rows = self._used(X)
             outputs = mlp_outputs(self._layout, self._values, rows, *self._standard)
@@ -305,6 +309,7 @@ class MLPNetwork(Network):
         )
 
     def shift_outputs(self, shift: np.ndarray) -> None:
+        self._settle()
         coefs, intercepts = mlp_unpack(self._layout, self._values)
         if self._scaling is not None and self._scaling.outputs != 1:
             shift = shift / self._scaling.outputs
@@ -312,6 +317,8 @@ class MLPNetwork(Network):
         intercepts[-1] += shift.astype(self.dtype)
 
     def set_scaling(self, scaling: Scaling) -> None:
+        self._settle()
+        self._few = None
         self._scaling = Scaling(*(part.astype(self.dtype) for part in scaling))
 
     def unscaled(self, vector: np.ndarray, sign: int = 1) -> np.ndarray:
@@ -352,9 +359,11 @@ class MLPNetwork(Network):
         return self._spec.optimizer(n_values, self.dtype)
 
     def optimizer_state(self) -> dict[str, Any]:
+        self._settle()
         return self._optimizer.state_dict()
 
     def set_optimizer_state(self, state: dict[str, Any]) -> None:
+        self._settle()
         self._optimizer.load_state_dict(state)
 
     def _back_propagate(
@@ -365,9 +374,8 @@ class MLPNetwork(Network):
         n_ranks: float = 1,
     ) -> float:
         """Loss of a batch; its gradient lies in the network's own array."""
-        outputs = 1.0 if self._scaling is None else self._scaling.outputs
-        if outputs != 1:
-            y = y / outputs
+        self._settle()
+        y, square = self._scaled_targets(y)
         center, scale = self._standard
         loss = mlp_loss_and_gradient(
             self._layout,
@@ -381,7 +389,45 @@ class MLPNetwork(Network):
             center=center,
             scale=scale,
         )
-        return loss * float(outputs) ** 2
+        return loss * square
+
+    def _step_of_few(
+        self, X: Any, y: np.ndarray, sample_weight: np.ndarray | None, rate: float
+    ) -> float | None:
+        """A step whose cost is that of the inputs that rows have; None for none."""
+        center, scale = self._standard
+        if center is not None or not may_wait(self._optimizer):
+            return None
+        if self._few is None:
+            parts = self._layout, self._values, self._optimizer, self._workspace
+            self._few = FewInputSteps(*parts, scale)
+        rows = self._used(X)
+        columns = self._few.inputs_of(rows)
+        if columns is None:
+            return None
+        y, square = self._scaled_targets(y)
+        loss = self._few.step(
+            rows,
+            columns,
+            y,
+            sample_weight,
+            learning_rate=rate,
+            alpha=self._spec.alpha,
+        )
+        return loss * square
+
+    def _settle(self) -> None:
+        """Let the values be what the steps have made them."""
+        if self._few is not None:
+            with _quiet():
+                self._few.settle()
+
+    def _scaled_targets(self, y: np.ndarray) -> tuple[np.ndarray, float]:
+        """Targets as the last layer gives them, and by how much losses are larger."""
+        if self._scaling is None or self._scaling.outputs == 1:
+            return y, 1.0
+        outputs = self._scaling.outputs
+        return y / outputs, float(outputs) ** 2
 
     def _used(self, X: Any) -> Any:
         """The columns of rows that the network has inputs for, in its unit."""
@@ -396,7 +442,8 @@ class MLPNetwork(Network):
         """What is taken from each row, and what it is divided by then."""
         if self._scaling is None:
             return None, None
-        return self._scaling.center, self._scaling.scale
+        center, scale, *_ = self._scaling
+        return center if center.any() else None, scale if (scale != 1).any() else None
 
     def _divide(self, vector: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """A copy whose weights of each feature are divided by its scale."""
@@ -414,22 +461,6 @@ class MLPNetwork(Network):
     def _first(self, vector: np.ndarray) -> np.ndarray:
         """View of the weights of the first layer, of shape (n_features, n_units)."""
         return mlp_unpack(self._layout, vector)[0][0]
-
-    def _drawn(
-        self, proximal_terms: Sequence[ProximalTerm]
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, float]]:
-        """Values that are drawn somewhere, their gradient, anchor and strength."""
-        for term in proximal_terms:
-            for anchor in self._anchors if term.strength > 0 else ():
-                part = anchor.within(term.start, term.stop)
-                inside = slice(part.start, part.stop)
-                if len(part.values):
-                    yield (
-                        self._values[inside],
-                        self._gradient[inside],
-                        part.values,
-                        term.strength,
-                    )
 
 
 def _quiet() -> np.errstate:

@@ -10,22 +10,7 @@ import numpy as np
 
 from dask_ma.kernels import Optimizer
 from dask_ma.linear import UsedColumns
-
-
-class ProximalTerm(NamedTuple):
-    """A penalty on the distance of some values from the joint model.
-
-    Attributes
-    ----------
-    start, stop : int
-        The values, as positions in the network's vector.
-    strength : float
-        `alpha` in equations 6 and 7 of the paper, at least 0.
-    """
-
-    start: int
-    stop: int
-    strength: float
+from dask_ma.mpca.networks._anchors import ProximalTerm
 
 
 class GradientPart(NamedTuple):
@@ -369,6 +354,9 @@ class NetworkSpec(ABC):
         Shape that users give a row of y; None for that which it has.
     has_scaling : bool
         Whether the networks can centre and scale rows, and scale outputs.
+    skips_inputs : bool
+        Whether steps on sparse rows do not go through the weights of inputs that these
+        do not have.
     """
 
     dtypes: ClassVar[tuple[Any, ...]] = (np.float64, np.float32)
@@ -379,6 +367,11 @@ class NetworkSpec(ABC):
     n_codes: int | None = None
     no_code: int = -100
     target_shape: tuple[int, ...] | None = None
+
+    @property
+    def skips_inputs(self) -> bool:
+        """See the class."""
+        return False
 
     @abstractmethod
     def build(

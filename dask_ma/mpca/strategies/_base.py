@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dask_ma.comm import Group, allreduce, weighted_mean
-from dask_ma.mpca.networks._network import Network, ProximalTerm
+from dask_ma.mpca.networks._anchors import ProximalTerm
+from dask_ma.mpca.networks._network import Network
 from dask_ma.mpca.strategies._compression import CompressedMean
 from dask_ma.mpca.strategies._progress import Decision, FitProgress, RankCounters
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from dask_ma import _config
-from dask_ma.mpca.networks._network import ProximalTerm
+from dask_ma.mpca.networks._anchors import ProximalTerm
 from dask_ma.mpca.strategies._base import Batch, Strategy, Trainee
 from dask_ma.mpca.strategies._compression import Difference, DifferenceCoder
 from dask_ma.mpca.strategies._joint import Cut, JointPart, Projection

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from dask_ma.kernels import Optimizer
+from dask_ma.mpca.networks._anchors import ProximalTerm
 from dask_ma.mpca.networks._network import (
     FitOutlook,
     GradientPart,
     Network,
-    ProximalTerm,
 )
 from dask_ma.mpca.networks._training_state import TrainingState
 from dask_ma.mpca.torch._gradients import StepOptions

@@ -455,7 +455,7 @@ class Trainer:
             self._params.batch_size,
             n_ranks,
             together=together,
-            filling=self._filling,
+            filling=0.0 if self._params.spec.skips_inputs else self._filling,
             n_rows=self._problem.total_rows,
         )
 

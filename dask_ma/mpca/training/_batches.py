@@ -36,9 +36,10 @@ def rows_of_batch(
     together : bool, default=False
         Whether all ranks make their steps together.
     filling : float, default=0.0
-        As :func:`filling_rows` gives it. With fewer rows a step is hardly shorter, as
-        it goes through all weights of the inputs: up to there batches of "auto" have
-        twice their share, unless an epoch would have too few steps.
+        As :func:`filling_rows` gives it, where steps go through the weights of all
+        inputs; 0 otherwise. With fewer rows such a step is hardly shorter: up to there
+        batches of "auto" have twice their share, unless an epoch would have too few
+        steps.
     n_rows : int, default=0
         Of all ranks.
 

@@ -10,10 +10,14 @@ from dask_ma.data import InputSize
 from dask_ma.engine import quickest_of
 from dask_ma.mpca.networks._mlp import MLPSpec
 from dask_ma.mpca.training._batches import rows_of_batch
+from dask_ma.mpca.training._choice import FEW_STEPS
 from dask_ma.mpca.training._params import MPCAParams
 
 _STEP = 3e-4  # seconds of a step, whatever its rows
 _SECONDS_PER_WEIGHT = 4.5e-11  # of a step, for a row
+# For an element of sparse rows and a unit, with the optimiser's step; and for a weight
+# of an input, where a batch has so many of them that the step goes through all.
+_SECONDS_PER_ELEMENT, _SECONDS_PER_INPUT = 3.6e-9, 4.5e-9
 _EXCHANGES = 3e-2  # seconds of an epoch, for each doubling of the ranks
 _EPOCHS = 10  # of a fit, over which the cost of moving rows is spread
 
@@ -41,6 +45,7 @@ def ranks_for_network(params: MPCAParams, size: InputSize, n_threads: int) -> in
     per_row = size.n_stored / size.n_rows
     sizes = [per_row, *spec.hidden_layer_sizes, params.n_targets or 1]
     n_weights = sum(a * b for a, b in pairwise(sizes))
+    n_units = sizes[1]
     is_number = not isinstance(params.batch_size, str)
     share = _config.get_fraction("mpca.exchange-share")
     bandwidth = _config.get_bytes("comm.link-bandwidth")
@@ -48,6 +53,14 @@ def ranks_for_network(params: MPCAParams, size: InputSize, n_threads: int) -> in
     def seconds(n_ranks: int) -> float:
         n_rows = rows_of_batch(params.batch_size, n_ranks)
         step = _STEP + n_rows * n_weights * _SECONDS_PER_WEIGHT
+        if size.is_sparse:
+            # Of all inputs, or of those that the rows have, where that is less.
+            of_all = size.n_features * _SECONDS_PER_INPUT
+            of_these = n_rows * per_row * _SECONDS_PER_ELEMENT
+            # Nor does a sum of gradients leave any out.
+            is_sum = n_ranks > 1 and size.n_rows <= n_rows * n_ranks * FEW_STEPS
+            skips = spec.skips_inputs and not is_sum
+            step += n_units * (min(of_these, of_all) if skips else of_all)
         together = n_rows * n_ranks if is_number else rows_of_batch("auto", 1)
         epoch = size.n_rows / together * step
         if n_ranks > 1:
