@@ -139,6 +139,14 @@ CASES = (
         0.25,
     ),
     Case(
+        "MPCAClassifier",
+        "imdb, 5 epochs",
+        {"max_iter": 5, "tol": None},
+        reviews,
+        "loss",
+        0.1,
+    ),
+    Case(
         "SFBLogisticRegression",
         "newsgroups20, alpha=1e-4",
         {"alpha": 1e-4},
@@ -263,7 +271,7 @@ def main() -> None:
         description=__doc__.splitlines()[0],
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    names = [case.name for case in CASES]
+    names = list(dict.fromkeys(case.name for case in CASES))
     add = parser.add_argument
     add("--data", type=Path, default=os.environ.get("DASK_MA_DATA"), help="folder")
     add("--only", nargs="+", default=names, choices=names)
@@ -288,12 +296,18 @@ def write(rows: list[dict[str, str]], path: Path) -> None:
     known = {}
     if path.exists():
         with path.open(newline="") as file:
-            known = {row[HEADS[0]]: row for row in csv.DictReader(file)}
-    known |= {row[HEADS[0]]: row for row in rows}
+            known = {key_of(row): row for row in csv.DictReader(file)}
+    known |= {key_of(row): row for row in rows}
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, HEADS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(known[c.name] for c in CASES if c.name in known)
+        keys = [(case.name, case.data) for case in CASES]
+        writer.writerows(known[key] for key in keys if key in known)
+
+
+def key_of(row: dict[str, str]) -> tuple[str, str]:
+    """Which case a row of the table is of."""
+    return row[HEADS[0]], row[HEADS[1]]
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ step would have taken it.
 
 A penalty draws rows to 0 all the while. It has a part in no moment then, but is divided
 by the root as a gradient is: rows come to rest where that of the penalised loss is 0.
+Where it is most of the gradient, as of rows that have had none, Adam's steps have the
+size of the learning rate; so have these, as they are divided by no less.
 """
 
 from __future__ import annotations
@@ -72,6 +74,7 @@ class IdleRows:
         self._last[...] = 0
         self._paid[...] = 0
         self._drawn = 0.0  # how far the penalty draws all of them
+        self._least = 0.0  # times a weight, what that is divided by at least
         # Of each step so far, how far a row has gone on that has waited since.
         self._ahead = np.zeros(_FEWEST)
 
@@ -95,6 +98,7 @@ class IdleRows:
         # They are drawn in this step, too.
         self._paid[rows] = self._drawn
         self._drawn += rate * penalty
+        self._least = self._optimizer.unbiased * penalty
 
     def catch_up(
         self,
@@ -146,10 +150,13 @@ class IdleRows:
         scratch += values.dtype.type(self._optimizer.epsilon)
         drawn = self._drawn - self._paid[rows]
         if drawn.any():
-            if shrinkage is not None:
-                drawn *= shrinkage[rows]
+            counts = 1.0 if shrinkage is None else shrinkage[rows]
+            least = np.full(len(values), self._least) * counts
+            size = np.abs(values)
+            size *= _column(least, values)
+            np.maximum(scratch, size, out=scratch)
             values *= scratch
-            scratch += _column(drawn, values)
+            scratch += _column(drawn * counts, values)
             values /= scratch
         np.divide(first, scratch, out=scratch)
         scratch *= _column(self._ahead[self._last[rows]], values)

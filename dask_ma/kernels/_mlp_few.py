@@ -9,7 +9,7 @@ elements, however many inputs there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,6 +87,7 @@ class FewInputSteps:
         self._shrinkage = None if scale is None else 1 / scale.astype(np.float64) ** 2
         # Of the inputs' weights as they lie there, unless others have changed them.
         self._square, self._is_counted = 0.0, False
+        self._before = 0.0  # of those picked, as they lay there
 
     def inputs_of(self, X: Any) -> np.ndarray | None:
         """The inputs that a batch has; None where a step on all of them takes less.
@@ -102,8 +103,7 @@ class FewInputSteps:
         if not sparse.issparse(X) or self._n_first < _BESIDES:
             return None
         columns = used_columns(X)
-        cost = _APART * len(columns) * self._n_units + _BESIDES
-        return columns if cost < self._n_first else None
+        return columns if self.is_worth_it(len(columns)) else None
 
     def step(
         self,
@@ -139,26 +139,91 @@ class FewInputSteps:
             self._optimizer.advance(learning_rate)
             self._end_step(columns[:0], 0.0)
             return 0.0
-        if alpha > 0 and not self._is_counted:
-            self._square = self._square_of(slice(None), self._whole.weights)
-        self._is_counted = alpha > 0
-        square, picked = self._square, self._pick(columns)
-        X, _ = standardized_rows(X, None, self._scale)
-        rows = self._narrowed(X, columns)
-        coefs, intercepts = mlp_unpack(self._layout, self._vector)
-        views = [picked.weights, *coefs[1:]], intercepts
-        batch = rows, None, y, sample_weight
-        loss, slopes = loss_and_slopes(
-            self._layout, views, *batch, self._slots, self._workspace
+        loss, picked, transpose, slopes = self._look(
+            X, columns, y, sample_weight, alpha
         )
-        if alpha > 0:
-            loss += alpha / total / 2 * square
-            others = coefs[1:], self._slots[0][1:]
-            loss += add_penalty(*others, alpha / total, self._workspace.scratch)
         self._optimizer.advance(learning_rate)
-        self._put(columns, picked, rows, slopes)
+        self._put(
+            columns,
+            picked,
+            lambda part: row_slice(transpose, part.start, part.stop) @ slopes,
+        )
         self._end_step(columns, alpha / total)
         return loss
+
+    def gradient(
+        self,
+        X: Any,
+        columns: np.ndarray,
+        y: np.ndarray,
+        sample_weight: np.ndarray | None,
+        *,
+        alpha: float,
+    ) -> tuple[float, np.ndarray]:
+        """Gradient of a batch by the inputs that it has, and by what lies behind.
+
+        Parameters
+        ----------
+        X, columns, y, sample_weight, alpha
+            As in :meth:`step`.
+
+        Returns
+        -------
+        loss : float
+        gradient : ndarray of shape (n_columns * n_units + n_others,)
+            By the weights of these inputs, one after the other, without the penalty;
+            then by what the vector holds after the weights of inputs, with it.
+        """
+        n_values = len(columns) * self._n_units
+        gradient = np.zeros(n_values + len(self._gradient), self._vector.dtype)
+        if weight_of(X, sample_weight) == 0:
+            return 0.0, gradient
+        loss, _, transpose, slopes = self._look(X, columns, y, sample_weight, alpha)
+        gradient[:n_values] = (transpose @ slopes).ravel()
+        gradient[n_values:] = self._gradient
+        return loss, gradient
+
+    def descend(
+        self,
+        columns: np.ndarray,
+        gradient: np.ndarray,
+        *,
+        learning_rate: float,
+        penalty: float,
+    ) -> None:
+        """Make a step with the gradient of some batches.
+
+        Parameters
+        ----------
+        columns : ndarray of int64
+            Sorted inputs that they have.
+        gradient : ndarray of shape (n_columns * n_units + n_others,)
+            A mean of what :meth:`gradient` gives.
+        learning_rate : float
+            Step size.
+        penalty : float
+            Weight of the penalty: `alpha` by the weight of the batches.
+        """
+        n_values = len(columns) * self._n_units
+        of_inputs = gradient[:n_values].reshape(-1, self._n_units)
+        self._gradient[...] = gradient[n_values:]
+        picked = self._pick(columns)
+        self._optimizer.advance(learning_rate)
+        self._put(columns, picked, lambda part: of_inputs[part])
+        self._end_step(columns, penalty)
+
+    def is_worth_it(self, n_columns: int) -> bool:
+        """Whether a step for so many inputs takes less than one for all of them.
+
+        Parameters
+        ----------
+        n_columns : int
+
+        Returns
+        -------
+        is_worth_it : bool
+        """
+        return _APART * n_columns * self._n_units + _BESIDES < self._n_first
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Copy of some of the vector, as it is after all steps made.
@@ -200,37 +265,67 @@ class FewInputSteps:
         """Take note that others have changed the vector."""
         self._is_counted = False
 
+    def _look(
+        self,
+        X: Any,
+        columns: np.ndarray,
+        y: np.ndarray,
+        sample_weight: np.ndarray | None,
+        alpha: float,
+    ) -> tuple[float, _Weights, Any, np.ndarray]:
+        """Loss of a batch, weights of its inputs, the transpose, slopes by units."""
+        if alpha > 0 and not self._is_counted:
+            self._square = self._square_of(slice(None), self._whole.weights)
+        self._is_counted = alpha > 0
+        picked = self._pick(columns)
+        X, _ = standardized_rows(X, None, self._scale)
+        rows = self._narrowed(X, columns)
+        coefs, intercepts = mlp_unpack(self._layout, self._vector)
+        views = [picked.weights, *coefs[1:]], intercepts
+        batch = rows, None, y, sample_weight
+        loss, slopes = loss_and_slopes(
+            self._layout, views, *batch, self._slots, self._workspace
+        )
+        if alpha > 0:
+            weight = alpha / weight_of(X, sample_weight)
+            loss += weight / 2 * self._square
+            others = coefs[1:], self._slots[0][1:]
+            loss += add_penalty(*others, weight, self._workspace.scratch)
+        # The rows of the batch are the columns of its transpose.
+        shape = rows.shape[1], rows.shape[0]
+        parts = rows.data, rows.indices, rows.indptr
+        transpose = sparse.csc_array(parts, shape=shape).tocsr()
+        return loss, picked, transpose, slopes
+
     def _pick(self, columns: np.ndarray) -> _Weights:
         """Weights of the inputs that a batch has, and their moments, up to date."""
         if self._room.shape[1] < len(columns):
             # Not to make room again for each batch that has a few more.
             shape = 3, len(columns) * 5 // 4, self._n_units
             self._room = np.empty(shape, self._vector.dtype)
-        picked = _Weights(*self._room[:, : len(columns)])
+        picked, self._before = _Weights(*self._room[:, : len(columns)]), 0.0
         for part in self._parts(columns):
             here = _Weights(*(each[part] for each in picked))
             for whole, room in zip(self._whole, here, strict=True):
                 # The mode that needs no copy of what is written to.
                 np.take(whole, columns[part], axis=0, out=room, mode="clip")
-            self._square -= self._square_of(columns[part], here.weights)
+            self._before += self._square_of(columns[part], here.weights)
             self._catch_up(columns[part], *here)
         return picked
 
     def _put(
-        self, columns: np.ndarray, picked: _Weights, rows: Any, slopes: np.ndarray
+        self,
+        columns: np.ndarray,
+        picked: _Weights,
+        gradient: Callable[[slice], np.ndarray],
     ) -> None:
         """Make the step of the weights picked, and put them in their places."""
-        # The rows of the batch are the columns of its transpose.
-        shape = (len(columns), rows.shape[0])
-        parts = rows.data, rows.indices, rows.indptr
-        transpose = sparse.csc_array(parts, shape=shape).tocsr()
+        self._square -= self._before
         for part in self._parts(columns):
-            gradient = row_slice(transpose, part.start, part.stop) @ slopes
             here = _Weights(*(each[part] for each in picked))
-            scratch = self._scratch[np.newaxis, : len(gradient)]
-            self._optimizer.step_block(
-                here.weights, gradient, [here.first, here.second], scratch
-            )
+            scratch = self._scratch[np.newaxis, : len(here.weights)]
+            moments = [here.first, here.second]
+            self._optimizer.step_block(here.weights, gradient(part), moments, scratch)
             self._square += self._square_of(columns[part], here.weights)
             for whole, room in zip(self._whole, here, strict=True):
                 whole[columns[part]] = room

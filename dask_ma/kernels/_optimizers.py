@@ -279,8 +279,8 @@ class Adam(BlockwiseOptimizer):
     Attributes
     ----------
     beta_1, beta_2, epsilon : float
-    rate : float
-        Of the latest step.
+    rate, unbiased : float
+        Of the latest step, and by how much it differs from the learning rate.
     """
 
     def __init__(
@@ -295,7 +295,7 @@ class Adam(BlockwiseOptimizer):
         self.beta_1 = float(beta_1)
         self.beta_2 = float(beta_2)
         self.epsilon = float(epsilon)
-        self.rate = 0.0
+        self.rate, self.unbiased = 0.0, 1.0
 
     @property
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
@@ -306,7 +306,8 @@ class Adam(BlockwiseOptimizer):
     def _prepare(self, learning_rate: float) -> None:
         unbiased = np.sqrt(1 - self.beta_2**self._n_steps)
         unbiased /= 1 - self.beta_1**self._n_steps
-        self.rate = learning_rate * float(unbiased)
+        self.unbiased = float(unbiased)
+        self.rate = learning_rate * self.unbiased
 
     def step_block(
         self,

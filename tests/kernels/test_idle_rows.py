@@ -115,7 +115,30 @@ def test_a_penalty_never_takes_rows_past_zero():
     wait(optimizer, idle, RATES, 1e9)
     idle.move(slice(None), weights, moments_of(optimizer), np.empty_like(weights))
     np.testing.assert_array_equal(np.sign(weights), np.sign(start))
-    assert np.abs(weights).max() < 1e-6
+    # Steps of Adam have the size of the learning rate.
+    bound = start**2 / (np.abs(start) + sum(RATES))
+    np.testing.assert_allclose(np.abs(weights), bound, rtol=0.4)
+
+
+@pytest.mark.parametrize("shrinkage", [None, [1.0, 4.0, 0.25, 2.0, 1.0]])
+def test_rows_that_have_had_no_gradient_are_drawn_by_the_learning_rate(shrinkage):
+    weights, optimizer = make(epsilon=1e-12, n_steps=0)
+    expected, each = make(epsilon=1e-12, n_steps=0)
+    idle = IdleRows(optimizer, N_ROWS)
+    factors = None if shrinkage is None else np.array(shrinkage)
+    start = weights.copy()
+    for _ in range(5):
+        wait(optimizer, idle, [1e-3], 1e-4)
+        gradient = expected * 1e-4
+        if factors is not None:
+            gradient *= factors[:, np.newaxis]
+        each.step(expected.reshape(-1), gradient.reshape(-1), 1e-3)
+    scratch = np.empty_like(weights)
+    idle.move(slice(None), weights, moments_of(optimizer), scratch, factors)
+    large = np.abs(start) > 0.1
+    moved = np.abs(start - expected)[large]
+    np.testing.assert_allclose(moved, 5e-3, rtol=0.05)
+    np.testing.assert_allclose(np.abs(start - weights)[large], moved, rtol=0.25)
 
 
 def test_rows_that_made_a_step_are_drawn_in_it_too():

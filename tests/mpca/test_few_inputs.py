@@ -1,6 +1,7 @@
 """Networks on rows of words, of which a batch has few: steps for those alone."""
 
 import dask
+import dask.array as da
 import numpy as np
 import pytest
 from scipy import sparse
@@ -33,13 +34,15 @@ def for_all(monkeypatch):
 @pytest.fixture
 def counted(monkeypatch):
     """Numbers of inputs of the steps that are for few of them."""
-    steps, counts = FewInputSteps.step, []
+    counts = []
+    for name, at in (("step", 1), ("descend", 0)):
+        make = getattr(FewInputSteps, name)
 
-    def step(self, X, columns, *args, **kwargs):
-        counts.append(len(columns))
-        return steps(self, X, columns, *args, **kwargs)
+        def step(self, *args, make=make, at=at, **kwargs):
+            counts.append(len(args[at]))
+            return make(self, *args, **kwargs)
 
-    monkeypatch.setattr(FewInputSteps, "step", step)
+        monkeypatch.setattr(FewInputSteps, name, step)
     return counts
 
 
@@ -48,6 +51,26 @@ def words(n_rows=120, seed=0, dtype=np.float64):
     X = sparse.random(n_rows, N_WORDS, 0.03, "csr", dtype, rng)
     weights = np.random.default_rng(1).normal(size=N_WORDS)
     return X, X @ weights + rng.normal(scale=0.01, size=n_rows)
+
+
+def as_blocks(X, rows):
+    """A Dask array with a block for each rank."""
+    blocks = [
+        da.from_delayed(
+            dask.delayed(X[part]),
+            (len(part), N_WORDS),
+            X.dtype,
+            sparse.csr_array([[0]]),
+        )
+        for part in rows
+        if len(part)
+    ]
+    return da.concatenate(blocks)
+
+
+def as_arrays(rows, *arrays):
+    chunks = (tuple(len(part) for part in rows if len(part)),)
+    return [da.from_array(array, chunks) for array in arrays]
 
 
 def build(**params):
@@ -186,8 +209,45 @@ def test_ranks_learn_words(strategy, counted):
     model = MPCAClassifier((6,), batch_size=8, max_iter=40, tol=None, random_state=0)
     model.set_params(strategy=strategy, n_ranks=3, learning_rate_init=0.01)
     assert model.fit(X, labels).score(X, labels) > 0.85
-    # Where gradients of all ranks are added up, they are those of all inputs.
-    assert bool(counted) == (strategy != "gradients")
+    assert counted
+
+
+@pytest.mark.parametrize("alpha", [0, 1e-3])
+@pytest.mark.parametrize("cut", [(100, 100), (150, 37, 13), (200, 0)])
+def test_sums_of_gradients_are_those_of_all_inputs(cut, alpha, for_all, counted):
+    """Of ranks of as many rows, or of more or less, or none."""
+    X, y = words(200)
+    weight = np.random.default_rng(5).uniform(0, 2, 200)
+    weight[-60:] = 0
+    blocks = np.cumsum(cut)[:-1]
+    rows = [np.arange(200)[part] for part in np.split(np.arange(200), blocks)]
+    found = []
+    for _ in range(2):
+        model = MPCARegressor((6,), batch_size=4, max_iter=3, tol=None, random_state=0)
+        model.set_params(strategy="gradients", n_ranks=len(cut), shuffle=False)
+        model.set_params(learning_rate_init=0.003, alpha=alpha)
+        found.append(model.fit(as_blocks(X, rows), *as_arrays(rows, y, weight)))
+        for_all()
+    assert bool(counted)
+    most = 0.1 if alpha else 1e-5
+    for ours, theirs in zip(found[0].coefs_, found[1].coefs_, strict=True):
+        assert np.linalg.norm(ours - theirs) < most * np.linalg.norm(theirs)
+    np.testing.assert_allclose(found[0].loss_curve_, found[1].loss_curve_, rtol=most)
+
+
+def test_a_rank_of_many_inputs_makes_the_step_one_for_all(counted, for_all):
+    X, y = words(120)
+    X = sparse.vstack([X[:60], sparse.csr_array(np.ones((60, N_WORDS)))]).tocsr()
+    found = []
+    for _ in range(2):
+        model = MPCARegressor((6,), batch_size=4, max_iter=2, tol=None, random_state=0)
+        model.set_params(strategy="gradients", n_ranks=2, shuffle=False, alpha=0)
+        rows = [np.arange(60), np.arange(60, 120)]
+        found.append(model.fit(as_blocks(X, rows), *as_arrays(rows, y)))
+        for_all()
+    assert not counted
+    for ours, theirs in zip(found[0].coefs_, found[1].coefs_, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_partial_fits_go_on(for_all, counted):

@@ -33,6 +33,7 @@ from dask_ma.mpca.networks._columns import (
     used_part,
     widened_weights,
 )
+from dask_ma.mpca.networks._few_inputs import FewInputs
 from dask_ma.mpca.networks._network import (
     GradientPart,
     Network,
@@ -226,7 +227,7 @@ class MLPNetwork(Network):
         self._gradient = np.zeros_like(values)
         self._workspace = MLPWorkspace(layout, values.dtype)
         self._optimizer = self.slice_optimizer(len(values))
-        self._few: FewInputSteps | None = None
+        self._few: FewInputs | None = None
         self._was_drawn = False
         self._anchors = Anchors()
 
@@ -234,7 +235,7 @@ class MLPNetwork(Network):
         if self._few is None:
             return self._values[start:stop].copy()
         with _quiet():
-            return self._few.read(start, stop)
+            return self._few.steps.read(start, stop)
 
     def write(self, start: int, values: np.ndarray) -> None:
         self._settle()
@@ -262,12 +263,13 @@ class MLPNetwork(Network):
             # now and then, the steps that wait may as well come after it.
             goes_on, self._was_drawn = self._was_drawn and bool(drawn), bool(drawn)
             if drawn and self._few is not None:
-                self._few.note_change()
+                self._few.steps.note_change()
             if form == "shift":
                 for part, anchor, strength in drawn:
                     shift_towards(self._values[part], anchor, strength)
             if not goes_on and (form == "shift" or not drawn):
-                loss = self._step_of_few(*batch, learning_rate)
+                few = self.few_inputs
+                loss = None if few is None else few.step(*batch, learning_rate)
                 if loss is not None:
                     return loss
             loss = self._back_propagate(*batch)
@@ -296,6 +298,17 @@ class MLPNetwork(Network):
         self._settle()
         with _quiet():
             self._optimizer.step(self._values, gradient, learning_rate)
+
+    @property
+    def few_inputs(self) -> FewInputs | None:
+        center, scale = self._standard
+        if self._few is None and center is None and may_wait(self._optimizer):
+            parts = self._layout, self._values, self._optimizer, self._workspace
+            steps = FewInputSteps(*parts, scale)
+            if steps.is_worth_it(0):
+                how = self._used, self._scaled_targets, self._spec.alpha
+                self._few = FewInputs(steps, *how, self._layout.units)
+        return self._few
 
     def outputs(self, X: Any) -> np.ndarray:
         self._settle()
@@ -391,36 +404,11 @@ class MLPNetwork(Network):
         )
         return loss * square
 
-    def _step_of_few(
-        self, X: Any, y: np.ndarray, sample_weight: np.ndarray | None, rate: float
-    ) -> float | None:
-        """A step whose cost is that of the inputs that rows have; None for none."""
-        center, scale = self._standard
-        if center is not None or not may_wait(self._optimizer):
-            return None
-        if self._few is None:
-            parts = self._layout, self._values, self._optimizer, self._workspace
-            self._few = FewInputSteps(*parts, scale)
-        rows = self._used(X)
-        columns = self._few.inputs_of(rows)
-        if columns is None:
-            return None
-        y, square = self._scaled_targets(y)
-        loss = self._few.step(
-            rows,
-            columns,
-            y,
-            sample_weight,
-            learning_rate=rate,
-            alpha=self._spec.alpha,
-        )
-        return loss * square
-
     def _settle(self) -> None:
         """Let the values be what the steps have made them."""
         if self._few is not None:
             with _quiet():
-                self._few.settle()
+                self._few.steps.settle()
 
     def _scaled_targets(self, y: np.ndarray) -> tuple[np.ndarray, float]:
         """Targets as the last layer gives them, and by how much losses are larger."""

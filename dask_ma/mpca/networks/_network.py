@@ -11,6 +11,7 @@ import numpy as np
 from dask_ma.kernels import Optimizer
 from dask_ma.linear import UsedColumns
 from dask_ma.mpca.networks._anchors import ProximalTerm
+from dask_ma.mpca.networks._few_inputs import FewInputs
 
 
 class GradientPart(NamedTuple):
@@ -209,6 +210,11 @@ class Network(ABC):
             Step size.
         """
 
+    @property
+    def few_inputs(self) -> FewInputs | None:
+        """Steps for the inputs of a batch of sparse rows; None where there are none."""
+        return None
+
     @abstractmethod
     def outputs(self, X: Any) -> np.ndarray:
         """Values of the output units for some rows.
@@ -354,9 +360,6 @@ class NetworkSpec(ABC):
         Shape that users give a row of y; None for that which it has.
     has_scaling : bool
         Whether the networks can centre and scale rows, and scale outputs.
-    skips_inputs : bool
-        Whether steps on sparse rows do not go through the weights of inputs that these
-        do not have.
     """
 
     dtypes: ClassVar[tuple[Any, ...]] = (np.float64, np.float32)
@@ -370,7 +373,7 @@ class NetworkSpec(ABC):
 
     @property
     def skips_inputs(self) -> bool:
-        """See the class."""
+        """Whether steps on sparse rows leave out inputs that these do not have."""
         return False
 
     @abstractmethod

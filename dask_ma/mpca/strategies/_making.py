@@ -35,6 +35,7 @@ def make_strategy(
     has_history: bool | None,
     *,
     pulls_at_once: bool = False,
+    is_sparse: bool = False,
 ) -> Strategy:
     """How a rank works with the others; may be a collective call.
 
@@ -59,6 +60,8 @@ def make_strategy(
         one.
     pulls_at_once : bool, default=False
         See :class:`Coordinated`.
+    is_sparse : bool, default=False
+        Whether all rows of the rank are.
 
     Returns
     -------
@@ -79,7 +82,8 @@ def make_strategy(
             pulls_at_once=pulls_at_once,
         )
     if isinstance(chosen, Gradients):
-        return CommonDescent(trainee, n_steps, n_batches / n_steps, has_history)
+        share = n_batches / n_steps
+        return CommonDescent(trainee, n_steps, share, has_history, is_sparse=is_sparse)
     if isinstance(chosen, Synchronous):
         period = _cut_period(chosen.period, n_steps, note)
         return Averaging(trainee, period, chosen.compression)

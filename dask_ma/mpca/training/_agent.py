@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from scipy.sparse import issparse
 
 from dask_ma._settings import Settings
 from dask_ma.comm import Group, barrier
@@ -435,6 +436,7 @@ class Trainer:
             None if kept is None else kept.own is not None,
             # Of steps that go through more weights than their rows have use for.
             pulls_at_once=self._batch_size() < self._filling,
+            is_sparse=all(issparse(block.X) for block in self._problem.shard.blocks),
         )
 
     def _steps_of_epoch(self) -> int:
