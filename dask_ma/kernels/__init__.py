@@ -92,6 +92,7 @@ from dask_ma.kernels._gibbs_tiles import (
     document_stages,
     tokens_of_tile,
 )
+from dask_ma.kernels._gram import weighted_gram
 from dask_ma.kernels._hessian import softmax_hessian
 from dask_ma.kernels._idle_rows import may_wait
 from dask_ma.kernels._kept import KeptArrays
@@ -374,6 +375,7 @@ __all__ = [
     "transposed_copy",
     "triplet_losses",
     "used_columns",
+    "weighted_gram",
     "wide",
     "word_statistics",
     "word_weights",

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from dask_ma.kernels._gram import weighted_gram
 from dask_ma.kernels._rows import row_slice
 
 _CHUNK = 2**21  # numbers at a time
@@ -42,7 +43,9 @@ def softmax_hessian(
         Symmetric.
     """
     n_rows, n_variables = X.shape[0], len(features)
-    if sparse.issparse(X) and probabilities.shape[1] > 1:
+    if sparse.issparse(X) and probabilities.shape[1] == 1:
+        return _of_one_output(X, probabilities[:, 0], sample_weight, features)
+    if sparse.issparse(X):
         n_stored = _n_stored(X, features)
         if n_stored <= _THIN * n_rows * n_variables:
             numbers = probabilities, sample_weight
@@ -71,6 +74,24 @@ def softmax_hessian(
         for place, block in blocks:
             product[place] = -block
         hessian -= product
+    return hessian
+
+
+def _of_one_output(
+    X: Any, p: np.ndarray, weight: np.ndarray | None, features: np.ndarray
+) -> np.ndarray:
+    """The Hessian of one output and sparse rows."""
+    p = p.astype(np.float64)
+    p *= 1 - p
+    if weight is not None:
+        p *= weight
+    is_feature = features < X.shape[1]
+    picked = sparse.csr_array(X[:, features[is_feature]])
+    hessian = np.full((len(features), len(features)), p.sum())
+    hessian[np.ix_(is_feature, is_feature)] = weighted_gram(picked, p)
+    border = (picked.T @ p)[:, np.newaxis]
+    hessian[np.ix_(is_feature, ~is_feature)] = border
+    hessian[np.ix_(~is_feature, is_feature)] = border.T
     return hessian
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dask_ma.kernels import _hessian, softmax, softmax_hessian, softmax_slopes
+from dask_ma.kernels import _gram, _hessian, softmax, softmax_hessian, softmax_slopes
 
 
 @pytest.mark.parametrize("kind", ["dense", "csr", "thin"])
@@ -31,17 +31,19 @@ def test_against_differences_of_slopes(n_outputs, weighted, kind, monkeypatch):
         change = gradient(point + step) - gradient(point - step)
         expected[:, column] = change[features, outputs] / (2 * width)
     rows = X if kind == "dense" else sparse.csr_array(X)
-    monkeypatch.setattr(_hessian, "_THIN", 1.0 if kind == "thin" else 0.0)
+    for module in (_hessian, _gram):
+        monkeypatch.setattr(module, "_THIN", 1.0 if kind == "thin" else 0.0)
     p = softmax(X @ W + b)
     for chunk in (2**20, 7 * len(features)):  # a few rows at a time
         monkeypatch.setattr(_hessian, "_CHUNK", chunk)
+        monkeypatch.setattr(_gram, "_CHUNK", chunk)
         found = softmax_hessian(rows, p, weight, features, outputs)
         np.testing.assert_allclose(found, expected, atol=1e-7)
         np.testing.assert_allclose(found, found.T, atol=1e-12)
 
 
 def test_columns_are_thin_by_what_they_store(monkeypatch):
-    """As often as a variable names them, and only of several outputs."""
+    """As often as a variable names them; of one output others look at that."""
     monkeypatch.setattr(_hessian, "_of_thin_columns", lambda *args: "thin")
     X = sparse.eye_array(30, format="csr")
     p, features = np.full((30, 3), 1 / 3), np.arange(31)  # the last is the intercept
