@@ -3,11 +3,18 @@
 import dask
 import numpy as np
 import pytest
+from scipy import sparse
 from traced import traced
 
 from dask_ma import SFBLogisticRegression
 from dask_ma.kernels import softmax
-from dask_ma.sfb.logistic import _coupled_units, _curvature, _refine, _truncated
+from dask_ma.sfb.logistic import (
+    _coupled_units,
+    _coupling,
+    _curvature,
+    _refine,
+    _truncated,
+)
 from dask_ma.sfb.logistic._coupled_units import CoupledUnits
 from dask_ma.sfb.logistic._coupling import Coupling, FeaturesInDoubt, Lens
 from dask_ma.sfb.logistic._curvature import (
@@ -143,8 +150,8 @@ def on_ranks(run_ranks, make_shards, rows):
     weight = rows.weight / rows.weight.mean()
     W = np.random.default_rng(1).normal(size=(3, rows.X.shape[1]))
 
-    def run(function, shift=0.0, intercept=None, W=W, dtype=np.float64):
-        X = (rows.X + shift).astype(dtype)
+    def run(function, shift=0.0, intercept=None, W=W, dtype=np.float64, kind=np.array):
+        X = kind((rows.X + shift).astype(dtype))
         shards = make_shards(2, X, rows.y, weight)
 
         def agent(group):
@@ -195,6 +202,40 @@ def test_sums_over_rows(on_ranks, has_intercept):
     assert features.weight == pytest.approx(own.sum())
     seen = 0.5 + (np.linalg.solve(factor, ((X - mean) / scales).T) ** 2).sum(axis=0)
     expected = np.einsum("ikl,i->kl", blocks, weight * seen) / (own @ seen)
+    np.testing.assert_allclose(outputs, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("is_few", [False, True])
+def test_sums_over_sparse_rows(on_ranks, rows, is_few, monkeypatch):
+    """As of dense ones that are not centred; few become dense at a time."""
+    run, X, _, weight = on_ranks
+    seen, original = [], _coupling.rows_at_a_time
+
+    def rows_at_a_time(n_numbers):
+        seen.append(n_numbers)
+        return 7 if is_few else original(n_numbers)
+
+    monkeypatch.setattr(_coupling, "rows_at_a_time", rows_at_a_time)
+
+    def sums(group, place):
+        is_root, size = group.rank == 0, X.shape[1]
+        coupling = Coupling(*place, np.eye(3) if is_root else None)
+        lens = Lens(np.eye(size), np.ones(size), np.ones(size), 0.5)
+        features = coupling.features()
+        assert place[1].centre is None  # of sparse rows
+        return features, coupling.outputs(lens if is_root else None)
+
+    (features, outputs), _ = run(sums, intercept=np.zeros(3), kind=sparse.csr_array)
+    assert seen and set(seen) == {X.shape[1]}
+    W = np.random.default_rng(1).normal(size=(3, X.shape[1]))
+    p = softmax(rows.X @ W.T)
+    blocks = p[:, :, np.newaxis] * np.eye(3) - p[:, :, np.newaxis] * p[:, np.newaxis]
+    own = weight * np.einsum("ikk->i", blocks) / 3
+    away = rows.X - own @ rows.X / own.sum()
+    expected = (away * own[:, np.newaxis]).T @ away
+    np.testing.assert_allclose(features.moments, expected, atol=1e-12)
+    part = 0.5 + ((rows.X - 1) ** 2).sum(axis=1)
+    expected = np.einsum("ikl,i->kl", blocks, weight * part) / (own @ part)
     np.testing.assert_allclose(outputs, expected, atol=1e-12)
 
 

@@ -66,6 +66,12 @@ def sizes(n_rows, shape, n_entries=None, n_ranks=1):
         ((11_314, (20, 31_901), 87), False),  # 2.5, 2.3
         ((15_000, (150, 5026), 8), False),  # 5.1, 6.0
         ((20_000, (10, 784)), False),  # 20.7, 25.8
+        # Of sparse rows and some coefficients, on a quicker machine.
+        ((20_000, (1, 800), 16), True),  # 1.8, 0.15
+        ((10_000, (10, 100), 2), True),  # 0.53, 0.17
+        ((11_314, (20, 50), 9), True),  # 0.66, 0.23
+        ((25_000, (1, 800), 87), True),  # 1.2, 0.58
+        ((32_561, (1, 1000), 65), True),  # 3.2, 1.2
     ],
 )
 def test_what_the_processor_has_said(fit_sizes, expected):
@@ -225,21 +231,24 @@ def hessians(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("n_features", "far", "params", "has_any"),
+    ("n_features", "far", "params", "has_any", "kind"),
     [
-        (60, 1.0, {}, False),
-        (30, 1.0, {}, True),
-        (60, 1e10, {}, True),
-        (60, 1.0, {"alpha": 0, "tol": 0.1}, True),
+        (60, 1.0, {}, False, np.array),
+        (60, 1.0, {}, False, sparse.csr_array),
+        (30, 1.0, {}, True, np.array),
+        (30, 1.0, {}, True, sparse.csr_array),
+        (60, 1e10, {}, True, np.array),
+        (60, 1.0, {"alpha": 0, "tol": 0.1}, True, np.array),
+        (60, 1.0, {"alpha": 0, "tol": 0.1}, True, sparse.csr_array),
     ],
 )
-def test_who_has_them(hessians, n_features, far, params, has_any):
+def test_who_has_them(hessians, n_features, far, params, has_any, kind):
     """Few coefficients, and those of features whose spreads are far apart."""
     rng = np.random.default_rng(1)
     X = rng.normal(size=(400, n_features))
     y = (X @ rng.normal(size=(n_features, 8)) + rng.gumbel(size=(400, 8))).argmax(1)
     X[:, 0] *= far
-    fit(X, y, **{"alpha": 1e-2, "tol": 1e-4, **params})
+    fit(kind(X), y, **{"alpha": 1e-2, "tol": 1e-4, **params})
     assert bool(hessians) is has_any
 
 

@@ -82,9 +82,9 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
     refine : {"auto"} or bool, default="auto"
         Whether the fit goes on with steps on the objective of all rows at once where
         the passes so far show that their like would take long: proximal Newton steps,
-        with second derivatives where up to 1200 coefficients matter (300 for "l2" and
-        dense rows), else by conjugate gradients for "l2", with those of single
-        coefficients for an L1 part and sparse rows, with those within each class for
+        with second derivatives where up to 1200 coefficients matter (300 for "l2", and
+        more once others take long), else by conjugate gradients for "l2", with those of
+        single coefficients for an L1 part and sparse rows, with those within a class for
         dense ones, and otherwise with limited-memory BFGS. Without passes before them
         where `solver` says so. A step, and each product of conjugate
         gradients, sends a matrix or two per rank, or second derivatives, where False

@@ -11,16 +11,16 @@ fit and at the next.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import linalg
+from scipy import linalg, sparse
 
 from dask_ma.comm import Group, broadcast, reduce
-from dask_ma.kernels import softmax
+from dask_ma.kernels import row_slice, softmax
 from dask_ma.sfb.logistic._totals import Totals
 from dask_ma.sfb.model._matrix import ParameterMatrix
-from dask_ma.sfb.model._rows import row_batches
+from dask_ma.sfb.model._rows import row_batches, rows_at_a_time
 from dask_ma.supervised import Problem
 
 
@@ -67,7 +67,7 @@ class Coupling:
     Parameters
     ----------
     problem : Problem
-        Rows, which are dense, and more than two classes.
+        Rows, and more than two classes.
     totals : Totals
         Sums over all ranks.
     group : Group
@@ -152,8 +152,7 @@ class Coupling:
         inverse, n_outputs = self._inverse, self._matrix.shape[0]
         # By pairs of outputs, so that rounding leaves what rows hardly in doubt have.
         apart = np.diag(inverse) + np.diag(inverse)[:, np.newaxis] - 2 * inverse
-        for _, batch in row_batches(self._problem.shard, n_outputs):
-            X, weight = self._totals.centred(batch.X), batch.sample_weight
+        for X, weight in self._batches():
             p = softmax(self._matrix.product(X)).astype(np.float64)
             own = np.einsum("ij,ij->i", p @ apart, p)
             own /= 2 * n_outputs
@@ -161,7 +160,19 @@ class Coupling:
                 weight = weight.astype(np.float64)
                 own *= weight
             # A copy, also where there is no centre.
-            yield X.astype(np.float64, copy=X is batch.X), p, own, weight
+            dense = X.toarray() if sparse.issparse(X) else X
+            yield dense.astype(np.float64), p, own, weight
+
+    def _batches(self) -> Iterator[tuple[Any, np.ndarray | None]]:
+        """Centred rows, so few at a time that they may become dense, and weights."""
+        n_outputs, n_features = self._matrix.shape
+        size = rows_at_a_time(max(n_outputs, n_features))
+        for _, batch in row_batches(self._problem.shard, n_outputs):
+            n_rows, weight = batch.X.shape[0], batch.sample_weight
+            for start in range(0, n_rows, size):
+                stop = min(start + size, n_rows)
+                own = None if weight is None else weight[start:stop]
+                yield self._totals.centred(row_slice(batch.X, start, stop)), own
 
 
 _TINY = float(np.finfo(np.float64).tiny)

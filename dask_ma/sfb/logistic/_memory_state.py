@@ -10,7 +10,7 @@ from dask_ma.comm import Group, broadcast
 from dask_ma.kernels import CompactMemory
 
 # What ranks do next by, which those who have lost their state must not do alone.
-_DECIDE = ("is_due", "is_long", "knows", "may_begin_anew")
+_DECIDE = ("is_due", "is_long", "knows", "may_begin_anew", "n_products")
 
 
 def memory_state(memory: CompactMemory) -> dict[str, np.ndarray]:

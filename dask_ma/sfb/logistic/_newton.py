@@ -5,28 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from dask_ma.kernels import newton_excess, newton_point
+from dask_ma.sfb.logistic._step_cost import rows_of_hessian
 from dask_ma.sfb.logistic._units import Place
 
-# Rows that second derivatives are found from, at least, and for each variable.
-_FEWEST_ROWS, _ROWS_PER_VARIABLE = 10**4, 50
 _DAMPING = 1e-9  # of the mean second derivative
 _ROUNDING = 1e-14
-
-
-def rows_of_hessian(n_variables: int, n_rows: int) -> int:
-    """From how many rows, about, second derivatives of all pairs are found.
-
-    Parameters
-    ----------
-    n_variables : int
-    n_rows : int
-        Of all ranks.
-
-    Returns
-    -------
-    n_rows : int
-    """
-    return min(n_rows, max(_FEWEST_ROWS, _ROWS_PER_VARIABLE * n_variables))
 
 
 def plan_of(

@@ -20,6 +20,7 @@ from dask_ma.kernels import (
     softmax,
     softmax_hessian,
     subtract_product,
+    weighted_gram,
 )
 from dask_ma.sfb.logistic._class_sums import ClassSums, add_up_classes, feature_parts
 from dask_ma.sfb.logistic._coupling import Coupling
@@ -113,6 +114,11 @@ class Objective:
     def n_rows(self) -> int:
         """Rows of all ranks."""
         return self._problem.total_rows
+
+    @property
+    def n_entries(self) -> float:
+        """Elements of a row that are not zero, in the mean."""
+        return self._problem.total_stored / self._problem.total_rows
 
     def evaluate(self, matrix: ParameterMatrix, *, settles: bool = False) -> Evaluation:
         """Objective, gradient and bound; a collective call.
@@ -246,7 +252,7 @@ class Objective:
     def second_moments(
         self, matrix: ParameterMatrix | None = None
     ) -> np.ndarray | None:
-        """Weighted mean products of all pairs of dense features; a collective call.
+        """Weighted mean products of all pairs of features; a collective call.
 
         Parameters
         ----------
@@ -269,8 +275,7 @@ class Objective:
                 p *= 1 - p
                 own = p.mean(axis=1, dtype=np.float64)
                 weight = own if weight is None else own * weight
-            X = X.astype(np.float64)
-            total += X.T @ (X if weight is None else X * weight[:, np.newaxis])
+            total += weighted_gram(X, weight)
         found = reduce(self._group, total)
         return None if found is None else found / self._problem.total_rows
 

@@ -10,10 +10,14 @@ import numpy as np
 
 from dask_ma.comm import Group
 from dask_ma.sfb.logistic._cost import Passes, passes_of
-from dask_ma.sfb.logistic._newton import rows_of_hessian
 from dask_ma.sfb.logistic._params import SFBParams
 from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._refine import MOST_VARIABLES
+from dask_ma.sfb.logistic._step_cost import (
+    hessian_seconds,
+    product_seconds,
+    rows_of_hessian,
+)
 from dask_ma.sfb.logistic._unit_choice import can_mix, most_pairs
 from dask_ma.supervised import Problem
 
@@ -21,16 +25,15 @@ from dask_ma.supervised import Problem
 _SPARSE_BATCH, _DENSE_BATCH = 2e-3, 1.5e-3
 _SPARSE_PAIR = 1e-7  # for an element of sparse rows: products of all pairs of a batch
 _ENTRY, _OUTPUT = 7e-9, 5e-8  # for an element, and a row, and an output
-# Of a product with all rows and back: for an element, and each of its outputs.
-_SPARSE_PRODUCT, _DENSE_PRODUCT = (5e-9, 4.5e-9), (2e-9, 4e-10)
 # Products of a step by conjugate gradients, with those of its objectives: of sparse
 # rows, of uncorrelated features, and of other dense ones. Seconds for a row and an
 # output, and for a coefficient, of which rank 0 has all.
 _SPARSE_PRODUCTS, _MIXED_PRODUCTS, _DENSE_PRODUCTS = 4.5, 9.0, 30.0
 _ROW, _COEFFICIENT, _STEP = 3.5e-7, 5e-8, 8e-3
-# The same of a step with second derivatives, and for a row and a variable of theirs;
-# operations a second, of products of matrices.
-_FEW_PRODUCTS, _FEW_ROW, _FEW_STEP, _PICKED = 1.2, 2e-7, 2.5e-3, 1e-8
+_OF_MOMENTS = 4  # steps for each time that second moments of sparse rows are found
+# The same of a step with second derivatives; operations a second, of products of
+# matrices.
+_FEW_PRODUCTS, _FEW_ROW, _FEW_STEP = 1.2, 2e-7, 2.5e-3
 _FLOPS = 2e10
 # Collective operations of a step, and of an exchange of a pass, and seconds of one
 # within a process and between several.
@@ -114,26 +117,23 @@ def step_seconds(passes: Passes, *, is_far: bool = False) -> float:
     """
     n_outputs, n_features = passes.shape
     n_rows, n_variables = passes.most_rows, n_outputs * n_features
-    of_entry, of_output = _SPARSE_PRODUCT if passes.is_sparse else _DENSE_PRODUCT
-    product = n_rows * passes.n_entries * (of_entry + of_output * n_outputs)
+    rows, is_sparse = (passes.n_entries, n_outputs), passes.is_sparse
+    product = product_seconds(n_rows, *rows, is_sparse=is_sparse)
     seconds = _OF_STEP * _latency(passes, is_far=is_far)
     kinds = passes.shape, Penalty(l2=1.0), MOST_VARIABLES
     if n_variables <= most_pairs(*kinds, np.ones(1), passes.is_sparse):
         seconds += _FEW_STEP + _FEW_PRODUCTS * product + _FEW_ROW * n_rows * n_outputs
-        return seconds + _hessian_seconds(passes, n_variables)
+        n_seen = rows_of_hessian(n_variables, passes.n_rows) / passes.n_ranks
+        place = n_seen, passes.n_entries, passes.shape
+        return seconds + hessian_seconds(*place, is_sparse=is_sparse)
     n_products = _SPARSE_PRODUCTS if passes.is_sparse else _DENSE_PRODUCTS
     if can_mix(*kinds[:2], passes.is_sparse):
         n_products = _MIXED_PRODUCTS
+        if is_sparse:  # second moments, in some steps
+            place = n_rows, passes.n_entries, (1, n_features)
+            seconds += hessian_seconds(*place, is_sparse=True) / _OF_MOMENTS
     seconds += _STEP + n_products * product + _ROW * n_rows * n_outputs
     return seconds + _COEFFICIENT * n_variables
-
-
-def _hessian_seconds(passes: Passes, n_variables: int) -> float:
-    """Seconds of finding second derivatives, and a step by them."""
-    n_rows = rows_of_hessian(n_variables, passes.n_rows) / passes.n_ranks
-    # Of several outputs there are products within each besides.
-    n_flops = 2 * n_rows * n_variables**2 * (1 + (passes.shape[0] > 1)) + n_variables**3
-    return n_flops / _FLOPS + _PICKED * n_rows * n_variables
 
 
 def _latency(passes: Passes, *, is_far: bool) -> float:

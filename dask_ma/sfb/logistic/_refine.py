@@ -15,9 +15,7 @@ precision, on a matrix of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import copy
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +28,6 @@ from dask_ma.kernels import (
     model_point,
     penalty_of,
 )
-from dask_ma.sfb.logistic._coupled_units import CoupledUnits
 from dask_ma.sfb.logistic._face import Face, Step, shorter
 from dask_ma.sfb.logistic._memory_state import agreed, fill_memory, memory_state
 from dask_ma.sfb.logistic._models import LocalModel, make_model
@@ -40,8 +37,8 @@ from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._room import Room, count_pairs
 from dask_ma.sfb.logistic._totals import Totals
 from dask_ma.sfb.logistic._truncated import truncated_newton
-from dask_ma.sfb.logistic._unit_choice import can_mix, most_pairs
-from dask_ma.sfb.logistic._units import Place, UncorrelatedUnits, Units
+from dask_ma.sfb.logistic._unit_choice import UnitChoice
+from dask_ma.sfb.logistic._units import Place, UncorrelatedUnits
 from dask_ma.sfb.model._matrix import ParameterMatrix
 
 #: Coefficients with second derivatives at most; the rest is left to BFGS.
@@ -106,17 +103,24 @@ class Refinement:
         has_intercept = matrix.intercept is not None
         kept = agreed(context.group, kept)
         shape = n_outputs, n_features
-        kinds = shape, penalty, MOST_VARIABLES
-        self._most = most_pairs(*kinds, totals.feature_scales, totals.is_sparse)
+        self._choice = UnitChoice(
+            objective,
+            shape,
+            penalty,
+            totals,
+            MOST_VARIABLES,
+            has_intercept=has_intercept,
+            kept=kept or {},
+        )
         with log.computing():
-            self._units = self._make_units(penalty, totals)
+            self._units = self._choice.make()
             self._units.load_state_dict(kept or {})
         self._scales, self._l2 = self._units.scales, self._units.l2
         self._l1 = penalty.l1 / self._scales
         self._l1[n_features * n_outputs :] = 0
         self._trial = self._started(kept)
         # Steps with all second derivatives find intercepts with the rest.
-        self._settles = has_intercept and len(self._scales) > self._most
+        self._settles = has_intercept and len(self._scales) > self._choice.most
         has_cg = penalty.l2 > 0 and not penalty.l1
         self._truncates = has_cg or self._is_uncorrelated  # where these are too many
         self._features = np.repeat(np.arange(n_features + has_intercept), n_outputs)
@@ -129,6 +133,7 @@ class Refinement:
         if self._model is not None:
             self._model.load_state_dict(kept or {})
         self._newton: np.ndarray | None = None  # step, on rank 0
+        self._n_products = 0  # of the last step by conjugate gradients
         self.is_stuck, self.decrease = False, np.inf
         self._decrement = np.inf  # of the last step, on rank 0
         self._is_first = kept is None
@@ -146,7 +151,7 @@ class Refinement:
         with self._log.computing():
             plan = None
             if self._place is not None:
-                size = self._n_rows, self._most
+                size = self._n_rows, self._choice.most
                 names = self._features, self._outputs
                 plan = plan_of(self._place, self._l1, *names, *size)
             plan = broadcast(self._group, plan)
@@ -168,11 +173,14 @@ class Refinement:
                 self._sharpen()
             elif self.is_stuck and np.isfinite(self.now.bound):
                 self._certify(plan, hessian)
+            if plan is None and self._choice.turn(self._n_products):
+                self._take_pairs()
 
     def state_dict(self) -> dict[str, Any]:
         """What this rank needs to go on from here."""
         trial, kept = self._trial, memory_state(self._memory)
         kept.update(self._units.state_dict())
+        kept.update(self._choice.state_dict())
         kept["may_begin_anew"] = np.array(self._may_begin_anew)
         if self._model is not None:
             kept.update(self._model.state_dict())
@@ -182,21 +190,13 @@ class Refinement:
                 kept["intercept"] = trial.intercept.copy()
         return kept
 
-    def _make_units(self, penalty: Penalty, totals: Totals) -> Units:
-        """Units in which steps are made; a collective call."""
-        n_outputs, n_features = self._matrix.shape
-        has_intercept = self._matrix.intercept is not None
-        # The second derivative of a loss by a margin is about a fourth at most.
-        place = totals.feature_scales / 2, n_outputs, penalty.l2
-        is_large = n_outputs * (n_features + has_intercept) > self._most
-        shape = n_outputs, n_features
-        if not is_large or not can_mix(shape, penalty, totals.is_sparse):
-            return Units(*place, has_intercept=has_intercept)
-        moments = self._objective.second_moments()
-        kind: Callable[..., Units] = UncorrelatedUnits
-        if n_outputs > 1:
-            kind = partial(CoupledUnits, n_rows=self._objective.n_rows)
-        return kind(*place, has_intercept=has_intercept, moments=moments)
+    def _take_pairs(self) -> None:
+        """Have second derivatives of all pairs from here on; a collective call."""
+        self._units = self._choice.make()
+        self._scales, self._l2 = self._units.scales, self._units.l2
+        self._settles = self._may_begin_anew = False
+        self._newton = None
+        self._place = self._found(self.now)
 
     def _begin_anew(self) -> None:
         """Go on from zero if steps are short and that leads lower; collective."""
