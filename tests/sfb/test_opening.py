@@ -8,13 +8,15 @@ from sklearn.exceptions import ConvergenceWarning
 
 from dask_ma import SFBLogisticRegression
 from dask_ma.sfb._engine import BroadcastEngine
-from dask_ma.sfb.logistic import _cost, _fit
+from dask_ma.sfb.logistic import _cost, _fit, _opening
 from dask_ma.sfb.logistic._cost import Passes
 from dask_ma.sfb.logistic._objective import Objective
 from dask_ma.sfb.logistic._opening import pass_seconds, step_seconds
+from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._room import Room
 
 ALPHA = 1e-3
+L2 = Penalty(l2=ALPHA)
 
 
 @pytest.fixture
@@ -76,12 +78,30 @@ def sizes(n_rows, shape, n_entries=None, n_ranks=1):
 )
 def test_what_the_processor_has_said(fit_sizes, expected):
     found = sizes(*fit_sizes)
-    assert (1.4 * step_seconds(found) <= pass_seconds(found)) is expected
+    assert (1.4 * step_seconds(found, L2) <= pass_seconds(found)) is expected
+
+
+@pytest.mark.parametrize(
+    ("fit_sizes", "expected"),
+    [
+        # The same with an L1 part of 0.15 and alpha=1e-3.
+        ((32_561, (1, 123), 14), True),  # 3.1, 0.28
+        ((20_000, (1, 20)), True),  # 0.9, 0.1
+        ((10_000, (10, 100), 10), False),  # 0.9, 2.2
+    ],
+)
+def test_what_the_processor_has_said_with_an_l1_part(fit_sizes, expected):
+    found = sizes(*fit_sizes)
+    penalty = Penalty(l1=1.5e-4, l2=8.5e-4)
+    assert (1.4 * step_seconds(found, penalty) <= pass_seconds(found)) is expected
 
 
 def test_more_of_anything_takes_longer():
+    def of_step(found, **place):
+        return step_seconds(found, L2, **place)
+
     for plain in (sizes(5000, (3, 20)), sizes(5000, (30, 800), 20)):
-        for find in (pass_seconds, step_seconds):
+        for find in (pass_seconds, of_step):
             assert find(sizes(9000, plain.shape, plain.n_entries)) > find(plain)
             assert find(plain._replace(n_entries=2 * plain.n_entries)) > find(plain)
             more = plain._replace(shape=(2 * plain.shape[0], plain.shape[1]))
@@ -93,7 +113,7 @@ def test_more_of_anything_takes_longer():
 
 def test_dense_features_that_stay_alike_take_more_products():
     """Those of more than 200 for each class."""
-    few, many = (step_seconds(sizes(5000, (3, n))) for n in (600, 601))
+    few, many = (step_seconds(sizes(5000, (3, n)), L2) for n in (600, 601))
     assert many > 2 * few
 
 
@@ -113,7 +133,7 @@ def test_default_parameters(rows, passes_made, n_ranks):
         {"shuffle": False},
         {"communication": "factors"},
         {"eta0": 0.1},
-        {"penalty": "elasticnet"},
+        {"penalty": "elasticnet", "l1_ratio": 0.99},
         {"penalty": "l1"},
         {"refine": False},
         {"tol": None, "max_iter": 3},
@@ -164,6 +184,42 @@ def test_the_optimum(rows, value, best, passes_made, kind, fit_intercept, n_rank
     last = model.history_[-1]
     assert last["objective"] == pytest.approx(found, rel=1e-6)
     assert last["dual_gap"] == model.dual_gap_ and last["n_samples"] == len(y)
+
+
+@pytest.mark.parametrize("kind", [np.array, sparse.csr_array])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_the_optimum_of_an_elastic_net(rows, passes_made, kind, fit_intercept, n_ranks):
+    """Where no coefficient gains by a change (the conditions of Karush, Kuhn and
+    Tucker), as with passes before."""
+    X, y, weight = rows
+    params = {"penalty": "elasticnet", "l1_ratio": 0.7, "alpha": 0.05, "tol": 1e-9}
+    params.update(fit_intercept=fit_intercept, n_ranks=n_ranks)
+    model = fit(kind(X), y, weight, **params)
+    assert not passes_made
+    coef = model.coef_[0].astype(np.float64)
+    margins = X @ coef + model.intercept_
+    slopes = weight * (1 / (1 + np.exp(-margins)) - y) / weight.sum()
+    if fit_intercept:
+        assert slopes.sum() == pytest.approx(0, abs=1e-5)
+    gradient = X.T @ slopes + 0.05 * 0.3 * coef
+    is_zero = coef == 0
+    assert is_zero.any() and not is_zero.all()
+    assert (np.abs(gradient[is_zero]) <= 0.05 * 0.7).all()
+    expected = -0.05 * 0.7 * np.sign(coef[~is_zero])
+    np.testing.assert_allclose(gradient[~is_zero], expected, atol=1e-5)
+    other = fit(kind(X), y, weight, solver="sdca", **params)
+    assert passes_made
+    np.testing.assert_allclose(model.coef_, other.coef_, atol=1e-4)
+
+
+def test_an_elastic_net_of_many_coefficients(rows, passes_made, monkeypatch):
+    """Passes find out which of them count."""
+    fit(*rows, penalty="elasticnet")
+    assert not passes_made
+    monkeypatch.setattr(_opening, "MOST_VARIABLES", 5)
+    fit(*rows, penalty="elasticnet")
+    assert passes_made
 
 
 def test_weights_of_classes(rows, value, best, passes_made):
@@ -255,10 +311,13 @@ def test_who_has_them(hessians, n_features, far, params, has_any, kind):
 # Going on -----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("penalty", ["l2", "elasticnet"])
 @pytest.mark.parametrize("n_ranks", [1, 2])
 @pytest.mark.parametrize("n_kept", [1, 3])
-def test_a_resumed_fit(rows, passes_made, interrupted, tmp_path, n_ranks, n_kept):
-    params = {"n_ranks": n_ranks, "tol": 1e-6}
+def test_a_resumed_fit(
+    rows, passes_made, interrupted, tmp_path, n_ranks, n_kept, penalty
+):
+    params = {"n_ranks": n_ranks, "tol": 1e-6, "penalty": penalty}
     whole = fit(*rows, **params)
     assert whole.n_iter_ > 3
     with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):

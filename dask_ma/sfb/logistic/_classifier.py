@@ -62,9 +62,9 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         `learning_rate`, `n_iter_no_change` without `early_stopping`, or `staleness`,
         `compression`, `wire_dtype` or ``relay=False`` of an exchange. `solver_` says
         which. Where a step of `refine` takes less than a pass, as with short rows or
-        few classes, "auto" begins with such steps and makes no pass: for "l2", unless
-        `batch_size`, `shuffle` or `communication` is set; see the
-        :ref:`User Guide <sfb_opening>`.
+        few classes, "auto" begins with such steps and makes no pass: for "l2", and for
+        "elasticnet" with up to 1200 coefficients, unless `batch_size`, `shuffle` or
+        `communication` is set; see the :ref:`User Guide <sfb_opening>`.
     fit_intercept : bool, default=True
         Whether to fit intercepts. Dense rows are then centred as :meth:`fit` looks at
         them: features that are far from the origin are no harder than others.
@@ -84,9 +84,9 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         the passes so far show that their like would take long: proximal Newton steps,
         with second derivatives where up to 1200 coefficients matter (300 for "l2", and
         more once others take long), else by conjugate gradients for "l2", with those of
-        single coefficients for an L1 part and sparse rows, with those within a class for
-        dense ones, and otherwise with limited-memory BFGS. Without passes before them
-        where `solver` says so. A step, and each product of conjugate
+        single coefficients for an L1 part and sparse rows, with those within each class
+        for dense ones, and otherwise with limited-memory BFGS. Without passes before
+        them where `solver` says so. A step, and each product of conjugate
         gradients, sends a matrix or two per rank, or second derivatives, where False
         sends none with full broadcasts. "auto" is True where it is possible, which is
         not with ``penalty="trace"``, `early_stopping` or ``tol=None``, nor where steps

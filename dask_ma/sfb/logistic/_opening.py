@@ -60,19 +60,19 @@ def opens_with_steps(group: Group, problem: Problem, params: SFBParams) -> bool:
     opens : bool
         The same on all ranks.
     """
-    penalty = Penalty.of(params.penalty, params.alpha, params.l1_ratio)
-    # With an L1 part passes find out which coefficients count.
-    if not params.may_open_with_steps or penalty.l1:
+    if not params.may_open_with_steps:
         return False
     passes = passes_of(group, problem, params.settings.batch_size)
     # Rows on disks are read for each product of a step.
     if not np.isfinite(passes.nbytes):
         return False
+    penalty = Penalty.of(params.penalty, params.alpha, params.l1_ratio)
+    # With an L1 part passes find out which coefficients count, if these are many.
+    if penalty.l1 and passes.shape[0] * passes.shape[1] > MOST_VARIABLES:
+        return False
     is_far = group.layout.n_nodes > 1
-    of_step, of_pass = (
-        find(passes, is_far=is_far) for find in (step_seconds, pass_seconds)
-    )
-    return _STEPS * of_step <= of_pass
+    of_step = step_seconds(passes, penalty, is_far=is_far)
+    return _STEPS * of_step <= pass_seconds(passes, is_far=is_far)
 
 
 def pass_seconds(passes: Passes, *, is_far: bool = False) -> float:
@@ -103,13 +103,15 @@ def pass_seconds(passes: Passes, *, is_far: bool = False) -> float:
     return passes.n_steps * batch + n_exchanges * each
 
 
-def step_seconds(passes: Passes, *, is_far: bool = False) -> float:
-    """Seconds of a step on the whole objective, of each rank.
+def step_seconds(passes: Passes, penalty: Penalty, *, is_far: bool = False) -> float:
+    """Seconds of a step on the whole objective, of each rank, at most.
 
     Parameters
     ----------
     passes, is_far
         As in :func:`pass_seconds`.
+    penalty : Penalty
+        With an L2 part.
 
     Returns
     -------
@@ -120,7 +122,7 @@ def step_seconds(passes: Passes, *, is_far: bool = False) -> float:
     rows, is_sparse = (passes.n_entries, n_outputs), passes.is_sparse
     product = product_seconds(n_rows, *rows, is_sparse=is_sparse)
     seconds = _OF_STEP * _latency(passes, is_far=is_far)
-    kinds = passes.shape, Penalty(l2=1.0), MOST_VARIABLES
+    kinds = passes.shape, penalty, MOST_VARIABLES
     if n_variables <= most_pairs(*kinds, np.ones(1), passes.is_sparse):
         seconds += _FEW_STEP + _FEW_PRODUCTS * product + _FEW_ROW * n_rows * n_outputs
         n_seen = rows_of_hessian(n_variables, passes.n_rows) / passes.n_ranks
