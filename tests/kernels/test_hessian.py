@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dask_ma.kernels import _gram, _hessian, softmax, softmax_hessian, softmax_slopes
+from dask_ma.kernels import (
+    _gram,
+    _hessian,
+    softmax,
+    softmax_hessian,
+    softmax_slopes,
+    weighted_gram,
+)
 
 
 @pytest.mark.parametrize("kind", ["dense", "csr", "thin"])
@@ -51,5 +58,12 @@ def test_columns_are_thin_by_what_they_store(monkeypatch):
     assert isinstance(softmax_hessian(X, p, None, features, outputs), str)
     full = sparse.csr_array(np.ones((30, 30)))
     assert not isinstance(softmax_hessian(full, p, None, features, outputs), str)
-    zeros = np.zeros_like(outputs)
+    zeros, shapes = np.zeros_like(outputs), []
+
+    def gram(X, weight):
+        shapes.append(X.shape if sparse.issparse(X) else None)
+        return weighted_gram(X, weight)
+
+    monkeypatch.setattr(_hessian, "weighted_gram", gram)
     assert not isinstance(softmax_hessian(X, p[:, :1], None, features, zeros), str)
+    assert shapes == [(30, 30)]
