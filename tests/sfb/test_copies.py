@@ -143,3 +143,26 @@ def test_rows_of_the_user_are_not_centred(shuffle):
     for solver in ("sgd", "sdca"):
         SFBLogisticRegression(solver=solver, **settings).fit(X, y)
         np.testing.assert_array_equal(X, before)
+
+
+@pytest.mark.parametrize("solver", ["sgd", "sdca", "auto"])
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_best_models_go_before_any_rank_makes_one(solver, n_ranks, monkeypatch):
+    """What ranks have kept of the best pass is not there beside what comes of it."""
+    fits, seen = [], []
+    prepare, linear = Fit._prepare, Fit._linear
+
+    def begin(self, state):
+        fits.append(self)
+        prepare(self, state)
+
+    def make(self, **asked):
+        seen.extend(fit._best.arrays for fit in fits)
+        return linear(self, **asked)
+
+    monkeypatch.setattr(Fit, "_prepare", begin)
+    monkeypatch.setattr(Fit, "_linear", make)
+    X, y = load_iris(return_X_y=True)
+    SFBLogisticRegression(solver=solver, n_ranks=n_ranks, random_state=0).fit(X, y)
+    assert len(fits) == n_ranks and seen
+    assert all(value is None for arrays in seen for value in arrays.values())
