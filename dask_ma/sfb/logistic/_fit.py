@@ -488,6 +488,7 @@ class Fit(Method):
         if self._span is not None and (is_asked or is_first):
             coef = self._span.coef_of(values)
             return LinearModel(coef, np.array(intercept, dtype=coef.dtype))
-        is_to_copy = is_asked or (is_first and not self.engine.is_shared)
+        # Of parts the client makes the whole, which transposes them by the way.
+        is_to_copy = everywhere or (is_first and not self.engine.is_shared)
         coef = transposed_copy(values) if is_to_copy else values.T
         return LinearModel(coef, np.array(intercept))
