@@ -39,13 +39,15 @@ def used_columns(v: Any) -> np.ndarray:
 
     Parameters
     ----------
-    v : CSR of shape (n_rows, n_features)
+    v : CSR or CSC of shape (n_rows, n_features)
 
     Returns
     -------
     columns : ndarray of int64
     """
     n_features = v.shape[1]
+    if v.format == "csc":
+        return np.flatnonzero(np.diff(v.indptr))
     if v.nnz * _SORT_COST < n_features:
         return np.unique(v.indices).astype(np.int64)
     used = np.zeros(n_features, dtype=bool)
@@ -201,7 +203,7 @@ def subtract_product(matrix: np.ndarray, u: np.ndarray, v: Any, scale: float) ->
     matrix : ndarray of shape (n_features, n_outputs)
         Changed in place.
     u : ndarray of shape (n_pairs, n_outputs)
-    v : ndarray or CSR of shape (n_pairs, n_features)
+    v : ndarray, CSR or CSC of shape (n_pairs, n_features)
     scale : float
     """
     if not len(u):
@@ -251,6 +253,7 @@ def _add_sparse(matrix: np.ndarray, u: np.ndarray, v: Any) -> None:
         add = _add_by_rows if v.format == "csc" else _add_sparse_product
         add(*shape, *parts, u.ravel(), matrix.reshape(-1))
         return
+    v = v.tocsr()  # it may have been sorted
     columns, transpose = _transposed(v, used_columns(v))
     size = _rows_at_a_time(matrix)
     for start in range(0, len(columns), size):

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from dask_ma.comm import Group, allgather
 from dask_ma.engine import RoundLog
-from dask_ma.kernels import is_worth_sorting
+from dask_ma.kernels import by_features, is_worth_sorting
 from dask_ma.sfb.exchange._outputs import OutputShares, halves, nbytes_of
 from dask_ma.sfb.model._factors import Factors, checked, checked_sums, narrowed
 from dask_ma.sfb.model._matrix import ParameterMatrix
-from dask_ma.sfb.model._model import Batch, FactorModel
+from dask_ma.sfb.model._model import Batch, FactorModel, follows
 from dask_ma.sfb.model._rows import rows_at_a_time
 from dask_ma.sfb.model._source import Source, joined
 
@@ -97,7 +98,8 @@ class SharedOutputs:
                 batch = next(stream, None)
                 continue
             with self._log.computing():
-                values, own = self._values(matrix, batch)
+                rows = self._sorted(matrix, batch)
+                values, own = self._values(matrix, rows)
             if self._goes_ahead(own):
                 self._shares.post(own)
                 following = next(stream, None)
@@ -107,7 +109,8 @@ class SharedOutputs:
                 following = next(stream, None)
             with self._log.computing():
                 factors = self._slopes(matrix, batch, values, sums)
-            yield factors, True
+            is_sorted = rows is not batch.X
+            yield factors._replace(v=rows) if is_sorted else factors, True
             batch = following
 
     def _takes_halves(self, batch: Batch, matrix: ParameterMatrix) -> bool:
@@ -130,7 +133,7 @@ class SharedOutputs:
         found = []
         for part in parts:
             with self._log.computing():
-                found.append(self._values(matrix, part))
+                found.append(self._values(matrix, part.X))
             self._shares.post(found[-1][1])
         for part, (values, own) in zip(parts, found, strict=True):
             sums = self._shares.take(own)
@@ -172,7 +175,7 @@ class SharedOutputs:
         self._are_wanted = True
         for some in self._several(self._all_rows(matrix)):
             with self._log.computing("evaluate"):
-                found = [self._values(matrix, batch) for batch in some]
+                found = [self._values(matrix, batch.X) for batch in some]
                 sums = np.concatenate([own for _, own in found])
             if not self._goes_ahead(sums):
                 total += self._losses(some, found, self._of_all(sums))
@@ -265,11 +268,17 @@ class SharedOutputs:
             v = narrowed(self._model.share_rows(batch), matrix.dtype)
             return batch._replace(X=v, others=())
 
+    def _sorted(self, matrix: ParameterMatrix, batch: Batch) -> Any:
+        """Rows of a batch, sorted once for their values and for the update."""
+        # Whoever follows the updates is to see rows.
+        is_seen = follows(self._model)
+        return batch.X if is_seen else by_features(batch.X, matrix.values)
+
     def _values(
-        self, matrix: ParameterMatrix, batch: Batch
+        self, matrix: ParameterMatrix, rows: Any
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Values of this rank's outputs, and their sums."""
-        values = matrix.product(batch.X)
+        """Values of this rank's outputs on some rows, and their sums."""
+        values = matrix.product(rows)
         where = f"{type(self._model).__name__}.share_sums"
         sums = self._model.share_sums(values)
         return values, checked_sums(sums, len(values), where)

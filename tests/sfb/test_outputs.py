@@ -63,6 +63,44 @@ def test_against_the_slow_loop(
     assert n_kept == 3
 
 
+@pytest.mark.parametrize("prox", [NoPenalty(), L1(0.1)], ids=repr)
+@pytest.mark.parametrize("is_followed", [False, True])
+def test_rows_are_sorted_once(
+    monkeypatch,
+    run_engines,
+    slow_loop,
+    make_model,
+    make_shards,
+    rows,
+    prox,
+    is_followed,
+):
+    """For the values and for the update; who follows the updates still gets rows."""
+    for name in ("_MANY_PRODUCTS", "_LARGE", "_FEWEST_OUTPUTS"):
+        monkeypatch.setattr(_outer, name, 0)
+    n_sorted, formats = [], []
+    plain = sparse.csr_array.tocsc
+
+    def tocsc(self, copy=False):
+        n_sorted.append(self.shape)
+        return plain(self, copy=copy)
+
+    def updated(self, matrix, factors, scale):
+        formats.append(factors.v.format)
+
+    monkeypatch.setattr(sparse.csr_array, "tocsc", tocsc)
+    more = {"updated": updated} if is_followed else {}
+    model = make_model(prox=prox, **SHARING, **more)
+    shards = make_shards(2, sparse.csr_array(rows.X), rows.y, rows.weight)
+    engines = run_engines(model, shards, content="outputs")
+    n_batches = sum(engine.iteration for engine in engines)
+    assert len(n_sorted) == n_batches or is_followed
+    assert formats == ["csr"] * (n_batches * is_followed)
+    expected = slow_loop(model, shards)
+    found = np.vstack([engine.matrix for engine in engines])
+    np.testing.assert_allclose(found, expected.W, 1e-10, 1e-10)
+
+
 @pytest.mark.each
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
 @pytest.mark.parametrize("penalty", ["l2", "l1", "elasticnet"])

@@ -20,6 +20,7 @@ class Factors(NamedTuple):
     ----------
     u : ndarray of shape (n_pairs, n_outputs)
     v : ndarray or CSR of shape (n_pairs, n_features)
+        CSC where nobody but the matrix gets it.
     """
 
     u: np.ndarray
