@@ -10,7 +10,7 @@ from dask_ma import MPCAClassifier, MPCARegressor
 from dask_ma.kernels import FewInputSteps
 from dask_ma.kernels import _mlp_few as few
 from dask_ma.mpca.networks._anchors import ProximalTerm
-from dask_ma.mpca.networks._mlp import MLPSpec
+from dask_ma.mpca.networks._mlp import MLPNetwork, MLPSpec
 from dask_ma.mpca.networks._network import Scaling
 
 N_WORDS = 60
@@ -153,6 +153,27 @@ def test_pulls_are_for_all_inputs(form, every, for_all, counted):
     np.testing.assert_allclose(few_inputs, everything, rtol=1e-3, atol=1e-4)
 
 
+def test_losses_have_the_penalty_of_weights_that_were_drawn(for_all, counted):
+    networks = [build(alpha=1.0, epsilon=1.0) for _ in range(2)]
+    anchor = np.full(networks[0].n_values, 0.3)
+    term = ProximalTerm(0, len(anchor), 0.5)
+    losses = []
+    for number, network in enumerate(networks):
+        if number:
+            for_all()
+        network.set_anchor(0, anchor)
+        losses.append(
+            [
+                network.step(
+                    X, y, None, learning_rate=1e-9, proximal_terms=[term][at != 3 :]
+                )
+                for at, (X, y) in enumerate(batches(6))
+            ]
+        )
+    assert len(counted) == 6
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)
+
+
 def test_values_that_are_written_stay(counted):
     network, X_y = build(), list(batches(6))
     for X, y in X_y[:5]:
@@ -233,6 +254,40 @@ def test_sums_of_gradients_are_those_of_all_inputs(cut, alpha, for_all, counted)
     for ours, theirs in zip(found[0].coefs_, found[1].coefs_, strict=True):
         assert np.linalg.norm(ours - theirs) < most * np.linalg.norm(theirs)
     np.testing.assert_allclose(found[0].loss_curve_, found[1].loss_curve_, rtol=most)
+
+
+def test_losses_of_sums_have_the_penalty_once(for_all, counted):
+    X, y = words(200)
+    found = []
+    for _ in range(2):
+        model = MPCARegressor((6,), batch_size=4, max_iter=2, tol=None, random_state=0)
+        model.set_params(strategy="gradients", n_ranks=2, shuffle=False, alpha=1.0)
+        found.append(model.set_params(learning_rate_init=1e-9).fit(X, y).loss_curve_)
+        for_all()
+    assert counted
+    np.testing.assert_allclose(*found, rtol=1e-6)
+
+
+def test_all_ranks_have_the_same_weights(monkeypatch, counted):
+    """Also where one looks at outputs, for which its weights no longer wait."""
+    X, y = words(200)
+    make, networks = MLPSpec.build, []
+
+    def build(*args):
+        networks.append(make(*args))
+        return networks[-1]
+
+    def end_epoch(self, loss):
+        if self is networks[0]:
+            self.outputs(X[:1])
+
+    monkeypatch.setattr(MLPSpec, "build", build)
+    monkeypatch.setattr(MLPNetwork, "end_epoch", end_epoch)
+    model = MPCARegressor((6,), batch_size=4, max_iter=4, tol=None, random_state=0)
+    model.set_params(strategy="gradients", n_ranks=2, shuffle=False).fit(X, y)
+    assert counted and len(networks) == 2
+    one, other = map(values_of, networks)
+    np.testing.assert_array_equal(one, other)
 
 
 def test_a_rank_of_many_inputs_makes_the_step_one_for_all(counted, for_all):

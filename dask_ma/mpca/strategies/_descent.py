@@ -78,9 +78,6 @@ class CommonDescent(Strategy):
             return []
         self._n_done = 0
         self._joint = self._network.read(0, self._network.n_values)
-        if self._few is not None:
-            # Whatever a rank does next: the weights that wait do not, on any of them.
-            self._network.write(0, self._joint)
         self._average_buffers(0.0 if idle else 1.0)
         # Means of batches whose weights differ would be noise to the stopping rule.
         loss, weight = self._losses
@@ -117,9 +114,10 @@ class CommonDescent(Strategy):
 
     def _descend_by_few(self, few: FewInputs, batch: Batch | None) -> bool:
         """Make it by the inputs that the rows of all ranks have, if that is less."""
-        # A rank that has too many inputs has nothing to tell.
-        nothing = np.zeros(0, dtype=np.int64)
-        own = nothing if batch is None else self._found and self._found.columns
+        own: np.ndarray | None = np.zeros(0, dtype=np.int64)
+        if batch is not None:
+            # A rank that has too many of them has nothing to tell.
+            own = None if self._found is None else self._found.columns
         known = allgather(self._group, own)
         if any(columns is None for columns in known):
             return False
@@ -129,12 +127,13 @@ class CommonDescent(Strategy):
         n_values, n_units = len(columns) * few.n_units, few.n_units
         sums = np.zeros(n_values + few.n_others + 2, self._network.dtype)
         if batch is not None and self._found is not None:
-            loss, own, values = self._found
+            loss, inputs, values = self._found
             weight = self._share * weight_of(batch)
             here = sums[:n_values].reshape(-1, n_units)
-            mine = values[: len(own) * n_units].reshape(-1, n_units)
-            here[np.searchsorted(columns, own)] = weight * mine
-            sums[n_values:-2] = weight * values[len(own) * n_units :]
+            n_own = len(inputs) * n_units
+            mine = values[:n_own].reshape(-1, n_units)
+            here[np.searchsorted(columns, inputs)] = weight * mine
+            sums[n_values:-2] = weight * values[n_own:]
             sums[-2:] = weight * loss, weight
         gradient, weight = self._mean(sums)
         if weight > 0:
