@@ -11,6 +11,7 @@ from sklearn.neural_network import MLPClassifier
 from threadpoolctl import threadpool_limits
 
 from dask_ma import MPCAClassifier
+from dask_ma.datasets import make_sparse_classification
 from dask_ma.mpca.networks._anchors import ProximalTerm
 from dask_ma.mpca.networks._mlp import MLPSpec
 
@@ -134,6 +135,47 @@ class Step:
 
     def time_sklearn(self, batch: int, dtype: str) -> None:
         self.theirs.partial_fit(self.X, self.y)
+
+
+class Words:
+    """Some steps of Adam on rows of words, for the inputs of a batch and for all."""
+
+    params = (25, 200)
+    param_names = ("batch",)
+    n_steps, n_words = 20, 30_000
+
+    def setup(self, batch: int) -> None:
+        X, y, _ = make_sparse_classification(
+            self.n_steps * batch, self.n_words, n_nonzero=30, random_state=0
+        )
+        X, y = X.astype(np.float32).tocsr(), (y > 0).astype(float)
+        parts = [slice(i * batch, (i + 1) * batch) for i in range(self.n_steps)]
+        self.batches = [(X[part], y[part]) for part in parts]
+        self.limits = threadpool_limits(1)
+        first = np.random.RandomState(0)
+        # Where the first moment is not gone before the second, no weight may wait.
+        specs = MLPSpec(), MLPSpec(beta_1=0.99)
+        self.few, self.all = (
+            spec.build(self.n_words, 2, np.dtype(np.float32), first) for spec in specs
+        )
+        self.theirs = MLPClassifier(batch_size=batch, random_state=0)
+        self.theirs.partial_fit(X, y, classes=[0.0, 1.0])
+
+    def teardown(self, batch: int) -> None:
+        self.limits.restore_original_limits()
+
+    def time_inputs_of_batch(self, batch: int) -> None:
+        for X, y in self.batches:
+            self.few.step(X, y, None, learning_rate=RATE)
+        self.few.read(0, self.few.n_values)
+
+    def time_all_inputs(self, batch: int) -> None:
+        for X, y in self.batches:
+            self.all.step(X, y, None, learning_rate=RATE)
+
+    def time_sklearn(self, batch: int) -> None:
+        for X, y in self.batches:
+            self.theirs.partial_fit(X, y)
 
 
 class Penalty:
