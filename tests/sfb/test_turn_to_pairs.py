@@ -140,3 +140,11 @@ def test_ranks_without_a_state_turn_with_the_others(run_ranks):
         return agreed(group, kept if group.rank == 0 else {})
 
     assert run_ranks(program, 2)[1] == kept
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_rows_without_an_element_leave_the_classes_as_likely(n_ranks):
+    X, y = sparse.csr_array((60, 400)), np.arange(60) % 3
+    model = SFBLogisticRegression(n_ranks=n_ranks, random_state=0).fit(X, y)
+    assert not model.coef_.any()
+    np.testing.assert_allclose(model.predict_proba(X[:1]), 1 / 3, rtol=1e-4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -176,4 +177,5 @@ class UnitChoice:
         each = product_seconds(*rows, self._shape[0], is_sparse=is_sparse)
         rows = rows_of_hessian(self._n_variables, objective.n_rows), n_entries
         whole = hessian_seconds(*rows, self._shape, is_sparse=is_sparse)
-        return _MOST_STEPS * whole / each
+        # Rows without an element have nothing to be multiplied with.
+        return _MOST_STEPS * whole / each if each > 0 else inf
