@@ -127,6 +127,7 @@ from dask_ma.kernels._mlp import (
     mlp_outputs,
     mlp_uncentred,
     mlp_unpack,
+    weight_of,
 )
 from dask_ma.kernels._mlp_few import FewInputSteps
 from dask_ma.kernels._objective import (
@@ -375,6 +376,7 @@ __all__ = [
     "transposed_copy",
     "triplet_losses",
     "used_columns",
+    "weight_of",
     "weighted_gram",
     "wide",
     "word_statistics",

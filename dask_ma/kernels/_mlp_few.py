@@ -100,7 +100,7 @@ class FewInputSteps:
         -------
         columns : ndarray of int64 or None
         """
-        if not sparse.issparse(X) or self._n_first < _BESIDES:
+        if not sparse.issparse(X):
             return None
         columns = used_columns(X)
         return columns if self.is_worth_it(len(columns)) else None

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dask_ma.kernels import FewInputSteps
+from dask_ma.kernels import FewInputSteps, weight_of
 
 
 class FewGradient(NamedTuple):
@@ -22,11 +22,14 @@ class FewGradient(NamedTuple):
         Sorted inputs that the rows have.
     values : ndarray of shape (n_columns * n_units + n_others,)
         By the weights of these, and by what the vector holds after those of all inputs.
+    weight : float
+        Of the rows.
     """
 
     loss: float
     columns: np.ndarray
     values: np.ndarray
+    weight: float
 
 
 class FewInputs:
@@ -112,22 +115,20 @@ class FewInputs:
         loss, values = self.steps.gradient(
             rows, columns, y, sample_weight, alpha=self._alpha / n_ranks
         )
-        return FewGradient(loss * square, columns, values)
+        return FewGradient(loss * square, columns, values, weight_of(X, sample_weight))
 
-    def descend(self, gradient: FewGradient, weight: float, rate: float) -> None:
+    def descend(
+        self, columns: np.ndarray, values: np.ndarray, weight: float, rate: float
+    ) -> None:
         """Make a step with the gradient of the rows of all ranks.
 
         Parameters
         ----------
-        gradient : FewGradient
-        weight : float
-            Of these rows.
+        columns, values, weight
+            As in :class:`FewGradient`.
         rate : float
             Step size.
         """
         self.steps.descend(
-            gradient.columns,
-            gradient.values,
-            learning_rate=rate,
-            penalty=self._alpha / weight,
+            columns, values, learning_rate=rate, penalty=self._alpha / weight
         )

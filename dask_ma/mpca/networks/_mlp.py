@@ -25,6 +25,7 @@ from dask_ma.kernels import (
     mlp_unpack,
     shift_towards,
     softmax,
+    weight_of,
 )
 from dask_ma.linear import UsedColumns
 from dask_ma.mpca.networks._anchors import Anchors, ProximalTerm
@@ -291,8 +292,7 @@ class MLPNetwork(Network):
     ) -> GradientPart:
         with _quiet():
             loss = self._back_propagate(X, y, sample_weight, n_ranks)
-        weight = float(len(y) if sample_weight is None else sample_weight.sum())
-        return GradientPart(loss, self._gradient, weight)
+        return GradientPart(loss, self._gradient, weight_of(X, sample_weight))
 
     def descend(self, gradient: np.ndarray, learning_rate: float) -> None:
         self._settle()

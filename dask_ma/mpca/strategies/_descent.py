@@ -127,8 +127,8 @@ class CommonDescent(Strategy):
         n_values, n_units = len(columns) * few.n_units, few.n_units
         sums = np.zeros(n_values + few.n_others + 2, self._network.dtype)
         if batch is not None and self._found is not None:
-            loss, inputs, values = self._found
-            weight = self._share * weight_of(batch)
+            loss, inputs, values, weight = self._found
+            weight *= self._share
             here = sums[:n_values].reshape(-1, n_units)
             n_own = len(inputs) * n_units
             mine = values[:n_own].reshape(-1, n_units)
@@ -137,8 +137,7 @@ class CommonDescent(Strategy):
             sums[-2:] = weight * loss, weight
         gradient, weight = self._mean(sums)
         if weight > 0:
-            whole = FewGradient(0.0, columns, gradient)
-            few.descend(whole, weight, self._progress.learning_rate)
+            few.descend(columns, gradient, weight, self._progress.learning_rate)
         return True
 
     def _mean(self, sums: np.ndarray) -> tuple[np.ndarray, float]:
@@ -178,18 +177,3 @@ def share_optimizer(group: Group, network: Network, has_history: bool) -> None:
         root = known.index(True)
         state = network.optimizer_state() if group.rank == root else None
         network.set_optimizer_state(broadcast(group, state, root))
-
-
-def weight_of(batch: Batch) -> float:
-    """Weight of the rows of a batch.
-
-    Parameters
-    ----------
-    batch : Batch
-
-    Returns
-    -------
-    weight : float
-    """
-    weight = batch.sample_weight
-    return float(len(batch.y) if weight is None else weight.sum())

@@ -434,7 +434,7 @@ class Trainer:
             context.note,
             self._n_batches() if self._problem.weight > 0 else 0,
             None if kept is None else kept.own is not None,
-            # Of steps that go through more weights than their rows have use for.
+            # A pull goes through more weights than the rows of a step have use for.
             pulls_at_once=self._batch_size() < self._filling,
             is_sparse=all(issparse(block.X) for block in self._problem.shard.blocks),
         )

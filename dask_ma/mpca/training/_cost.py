@@ -54,12 +54,13 @@ def ranks_for_network(params: MPCAParams, size: InputSize, n_threads: int) -> in
         n_rows = rows_of_batch(params.batch_size, n_ranks)
         step = _STEP + n_rows * n_weights * _SECONDS_PER_WEIGHT
         if size.is_sparse:
+            # Where gradients are added up, each rank makes the step for all rows.
+            is_sum = size.n_rows <= n_rows * n_ranks * FEW_STEPS
+            n_seen = n_rows * n_ranks if is_sum else n_rows
             # Of all inputs, or of those that the rows have, where that is less.
             of_all = size.n_features * _SECONDS_PER_INPUT
-            of_these = n_rows * per_row * _SECONDS_PER_ELEMENT
-            # Nor does a sum of gradients leave any out.
-            is_sum = n_ranks > 1 and size.n_rows <= n_rows * n_ranks * FEW_STEPS
-            skips = spec.skips_inputs and not is_sum
+            of_these = n_seen * per_row * _SECONDS_PER_ELEMENT
+            skips = spec.skips_inputs
             step += n_units * (min(of_these, of_all) if skips else of_all)
         together = n_rows * n_ranks if is_number else rows_of_batch("auto", 1)
         epoch = size.n_rows / together * step

@@ -103,14 +103,9 @@ class Refinement:
         has_intercept = matrix.intercept is not None
         kept = agreed(context.group, kept)
         shape = n_outputs, n_features
+        kinds = shape, penalty, totals, MOST_VARIABLES
         self._choice = UnitChoice(
-            objective,
-            shape,
-            penalty,
-            totals,
-            MOST_VARIABLES,
-            has_intercept=has_intercept,
-            kept=kept or {},
+            objective, *kinds, has_intercept=has_intercept, kept=kept or {}
         )
         with log.computing():
             self._units = self._choice.make()
