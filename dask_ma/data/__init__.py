@@ -42,6 +42,7 @@ from dask_ma.data._memory import (
     weight_per_row,
 )
 from dask_ma.data._partition import Deal, partition
+from dask_ma.data._placement import plan_dealt
 from dask_ma.data._recovery import can_be_had_again, drop_shards, recover_shards
 from dask_ma.data._room import Room, RoomSettings, Shelf
 from dask_ma.data._shard import Block, Shard, build_shard, join_groups, join_shard
@@ -107,6 +108,7 @@ __all__ = [
     "part_of_memory",
     "part_of_workers",
     "partition",
+    "plan_dealt",
     "read_ahead",
     "recover_shards",
     "refuse_beyond_memory",

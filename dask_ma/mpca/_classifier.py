@@ -61,12 +61,13 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
     max_iter : int, default=200
         Most epochs: as many rows as there are, gone over by all ranks together.
     shuffle : bool or "ranks", default=True
-        Whether each rank goes over its rows in a new order each time, and rows in
-        memory are dealt out to the ranks. Blocks of more than
-        ``dask-ma.data.join-limit`` are gone over one by one. "ranks" also deals out the
-        rows of Dask collections, so that each rank gets some from everywhere: with P
-        ranks all but one part in P of the rows go to another worker once. False keeps
-        their order.
+        Whether each rank goes over its rows in a new order each time, and rows are
+        dealt out to the ranks, so that each gets some from everywhere: those in memory,
+        and with ``strategy="auto"`` and a `max_iter` of 5 or more those of Dask
+        collections where classes or targets differ between the ranks. Blocks of more
+        than ``dask-ma.data.join-limit`` stay, and are gone over one by one. "ranks"
+        deals out the rows of any Dask collection: with P ranks all but one part in P of
+        them go to another worker once. False keeps their order.
     random_state : int, RandomState instance or None, default=None
         Seed of the first weights and of the shuffles.
     tol : float or None, default=1e-4
@@ -105,7 +106,8 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
             :mod:`dask_ma.mpca.strategies`, default="auto"
         How ranks share what they learn; a name is the object with its defaults. "auto"
         is "gradients" where an epoch has at most 16 steps, or where classes or targets
-        differ between the ranks, and "mpca" otherwise. "mpca",
+        differ between the ranks, and rows are not dealt out, see `shuffle`; and "mpca"
+        otherwise. "mpca",
         :class:`~dask_ma.mpca.strategies.MPCA`: models are exchanged in the background
         while the ranks compute. "gradients",
         :class:`~dask_ma.mpca.strategies.Gradients`: all ranks make each step together,

@@ -1,6 +1,7 @@
 """Parts of every supervised fit: problem, validation, stopping, batches, scores."""
 
 from dask_ma.supervised._batches import Piece, pass_batches, pass_generator
+from dask_ma.supervised._dealing import deal_rows
 from dask_ma.supervised._params import FitResult, ProblemParams, ValidationParams
 from dask_ma.supervised._problem import (
     Problem,
@@ -19,6 +20,7 @@ __all__ = [
     "StopRule",
     "ValidationParams",
     "agree_on_problem",
+    "deal_rows",
     "hold_out",
     "pass_batches",
     "pass_generator",

@@ -67,6 +67,48 @@ def test_dealt_rows_are_those_of_memory_and_give_the_better_model(images, digits
     assert dealt.score(*digits.test) > apart.score(*digits.test) + 0.05
 
 
+AUTO = {"batch_size": 5, "n_ranks": 2, "tol": None, "random_state": 0}
+
+
+def chosen(model, *data, **params):
+    """The strategy of a fit without a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "the maximum", ConvergenceWarning)
+        return type(model.set_params(**AUTO | params).fit(*data).strategy_)
+
+
+def test_rows_that_differ_are_dealt_out_by_default(images, regression, digits):
+    data = blocks_of(*images)
+    model = MPCAClassifier((20,))
+    assert chosen(model, *data, max_iter=15) is strategies.MPCA
+    assert model.score(*digits.test) > 0.8
+    data = blocks_of(*sort(*regression), 30)
+    model = MPCARegressor((5,))
+    assert chosen(model, *data, max_iter=5, batch_size=2) is strategies.MPCA
+
+
+def test_rows_stay_where_that_is_better_or_asked_for(images, regression):
+    """Gradients are added up then, or were to be in any case."""
+    data = blocks_of(*images)
+    model = MPCAClassifier((5,))
+    assert chosen(model, *data, max_iter=2) is strategies.Gradients
+    model = MPCAClassifier((5,), max_iter=5)
+    assert chosen(model, *data, shuffle=False) is strategies.Gradients
+    targets = blocks_of(*sort(*regression), 30)
+    other = MPCARegressor((5,), max_iter=5, shuffle=False)
+    assert chosen(other, *targets, batch_size=2) is strategies.Gradients
+    with dask.config.set({"dask-ma.data.join-limit": "1 kiB"}):
+        assert chosen(model, *data, shuffle=True) is strategies.Gradients
+
+
+def test_held_out_rows_are_of_ranks_that_differ_as_well(images):
+    """The rows that are left are dealt out, and those of the score stay."""
+    model = MPCAClassifier((20,), early_stopping=True, max_iter=5)
+    assert chosen(model, *blocks_of(*images)) is strategies.MPCA
+    assert model.best_validation_score_ > 0.8
+
+
 def test_sorted_targets_are_noticed(regression):
     X, y = sort(*regression)
     model = MPCARegressor((5,), batch_size=5, **PARAMS)

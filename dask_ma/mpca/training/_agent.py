@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from scipy.sparse import issparse
 
 from dask_ma._settings import Settings
 from dask_ma.comm import Group, barrier
-from dask_ma.data import Shard, join_shard
+from dask_ma.data import Shard
 from dask_ma.engine import RankContext, Record, Snapshot, State
 from dask_ma.exceptions import CheckpointError
 from dask_ma.mpca.networks._evaluation import mean_state, score_sums
@@ -30,6 +29,7 @@ from dask_ma.mpca.training._batches import Sampler, rows_of_batch
 from dask_ma.mpca.training._choice import choose_strategy, uneven_note
 from dask_ma.mpca.training._columns import filling_rows, find_columns
 from dask_ma.mpca.training._features import find_scaling, unscaled_tol
+from dask_ma.mpca.training._mixing import mix_rows
 from dask_ma.mpca.training._notes import notes_on_start, tell_of_divergence
 from dask_ma.mpca.training._params import Baseline, MPCAParams, MPCAResult
 from dask_ma.mpca.training._placing import restore_and_place
@@ -80,8 +80,7 @@ def train(context: RankContext, arguments: Any, params: MPCAParams) -> MPCAResul
     else:
         classes = problem.classes if params.has_classes else None
         validation = shard_of(context.group, params.validation, classes, problem.shard)
-    # A batch is to have rows from everywhere, also where blocks come sorted.
-    problem = replace(problem, shard=join_shard(problem.shard, params.join_limit))
+    problem = mix_rows(context.group, problem, params)
     # What overflows, here or on the way, is found by the check of the loss.
     with np.errstate(over="ignore", invalid="ignore"):
         trainer = Trainer(context, problem, validation, params, kept)
