@@ -18,7 +18,7 @@ from dask_ma.data._fingerprint import (
     digest_shard,
 )
 from dask_ma.data._frames import as_arrays, row_blocks
-from dask_ma.data._input_size import InputSize, count_classes, size_of_input
+from dask_ma.data._input_size import InputSize, Narrow, count_classes, size_of_input
 from dask_ma.data._inputs import (
     InputInfo,
     describe,
@@ -64,6 +64,7 @@ __all__ = [
     "InputInfo",
     "InputSize",
     "Kept",
+    "Narrow",
     "Partition",
     "Piece",
     "Room",

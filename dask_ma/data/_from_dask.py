@@ -14,6 +14,7 @@ from dask_ma import _config
 from dask_ma.data import _collections as cluster
 from dask_ma.data._blocks import join_rows, n_bytes
 from dask_ma.data._frames import as_arrays
+from dask_ma.data._input_size import Narrow, size_of_blocks
 from dask_ma.data._inputs import (
     InputInfo,
     check_column,
@@ -77,6 +78,7 @@ def from_dask(
     copies: Kept,
     needed: Any,
     spares: bool,
+    narrow: Narrow | None,
 ) -> Partition:
     """Blocks of a Dask collection, checked by metadata before anything is computed."""
     X = check_features(X, info)
@@ -96,7 +98,7 @@ def from_dask(
         cache = RowCache(dtypes, copies, certain, needed)
     if client is None or addresses is None:
         return _compute_here(info, X, columns, n_ranks, deals, cache)
-    return _use_workers(info, X, columns, addresses, client, deals, cache)
+    return _use_workers(info, X, columns, addresses, client, deals, cache, narrow)
 
 
 def _sort_columns(y: Any, sample_weight: Any) -> _Columns:
@@ -189,11 +191,14 @@ def _use_workers(
     client: Client,
     deals: bool,
     cache: RowCache | None,
+    narrow: Narrow | None,
 ) -> Partition:
     """Blocks of the workers, given out as the placement says."""
     owned: list[Future] = []
     try:
-        return _place_blocks(info, X, columns, addresses, client, owned, deals, cache)
+        return _place_blocks(
+            info, X, columns, addresses, client, owned, deals, cache, narrow
+        )
     except BaseException:
         cluster.release(owned)
         if cache is not None and cache.is_used:
@@ -210,6 +215,7 @@ def _place_blocks(
     owned: list[Future],
     deals: bool,
     cache: RowCache | None,
+    narrow: Narrow | None,
 ) -> Partition:
     """Compute what is not computed, plan, move; `owned` gets all new futures."""
     in_place = cluster.rests_on_futures(X)
@@ -236,6 +242,9 @@ def _place_blocks(
             )
             owned += blocks[number]
             [held[number]] = _locate(client, [blocks[number]], addresses)
+    if narrow is not None and cache is None:
+        size = size_of_blocks(client, blocks[0], info, sum(lengths))
+        addresses = (size and narrow(size)) or addresses
     if deals:
         plan = plan_dealt(lengths, len(addresses))
     elif in_place and _keeps():
@@ -248,6 +257,7 @@ def _place_blocks(
         client, plan, sources, held[0], lengths, addresses, owned, cache
     )
     result = make_partition(info, sum(lengths), pieces)
+    result.addresses = list(addresses)
     result.bytes_moved = moved
     result.can_spare = could_spare and cache is None
     if cache is not None:

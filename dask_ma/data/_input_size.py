@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from dask_ma.data._collections import futures_of_blocks, holders_of
 from dask_ma.data._inputs import InputInfo, is_dask_collection
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Future
 
 __all__: list[str] = []
 
@@ -55,6 +56,10 @@ class InputSize(NamedTuple):
     def moved(self, n_workers: int) -> int:
         """Bytes that have to move to so many workers, those that have most of them."""
         return sum(sorted(self.held.values(), reverse=True)[n_workers:])
+
+
+# What chooses the worker of each rank, or None, once it is known how large rows are.
+Narrow = Callable[[InputSize], list[str] | None]
 
 
 def size_of_input(X: Any, info: InputInfo, client: Client) -> InputSize | None:
@@ -122,6 +127,31 @@ def _size_on_workers(X: Any, info: InputInfo, client: Client) -> InputSize | Non
         return _size_by_metadata(info)
     if any(block.status != "finished" for block in blocks):
         return None
+    return size_of_blocks(client, blocks, info, info.n_rows)
+
+
+def size_of_blocks(
+    client: Client, blocks: Sequence[Future], info: InputInfo, n_rows: int
+) -> InputSize | None:
+    """The size of rows in the memory of workers, from what the scheduler knows.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    blocks : sequence of Future
+        Of X, finished.
+    info : InputInfo
+        What the metadata of X say.
+    n_rows : int
+        Of all blocks.
+
+    Returns
+    -------
+    size : InputSize or None
+        None where blocks have been forgotten meanwhile, or nobody knows the columns.
+    """
+    if not n_rows or not info.n_features:
+        return None
     try:
         sizes = client.nbytes([block.key for block in blocks], summary=False)
     except KeyError:  # blocks that have been forgotten meanwhile
@@ -131,8 +161,10 @@ def _size_on_workers(X: Any, info: InputInfo, client: Client) -> InputSize | Non
         if not places or sizes.get(block.key, -1) < 0:
             return None
         held[places[0]] += sizes[block.key]
-    nbytes, n_stored = held.total(), info.n_rows * info.n_features
-    # The metadata of an array do not tell whether its blocks are sparse.
-    if nbytes < _DENSE * n_stored * info.dtype.itemsize:
+    nbytes, n_stored = held.total(), n_rows * info.n_features
+    # The metadata of an array do not tell whether its blocks are sparse. Columns of a
+    # frame may take less than their common type.
+    is_less = nbytes < _DENSE * n_stored * info.dtype.itemsize
+    if info.kind == "array" and is_less:
         n_stored = nbytes // (info.dtype.itemsize + _INDEX_BYTES)
-    return InputSize(info.n_rows, info.n_features, n_stored, nbytes, dict(held))
+    return InputSize(n_rows, info.n_features, n_stored, nbytes, dict(held))

@@ -25,6 +25,7 @@ from dask_ma.data._checks import RawBlock
 from dask_ma.data._collections import check_client, scatter_each
 from dask_ma.data._demand import NOTHING_KEPT, Kept
 from dask_ma.data._from_dask import from_dask
+from dask_ma.data._input_size import Narrow
 from dask_ma.data._inputs import (
     InputInfo,
     describe,
@@ -61,6 +62,7 @@ def partition(
     copies: Kept = NOTHING_KEPT,
     needed: Any = None,
     spares_memory: bool = False,
+    narrow: Narrow | None = None,
 ) -> Partition:
     """Share the rows of an input out over ranks.
 
@@ -98,6 +100,9 @@ def partition(
     spares_memory : bool, default=False
         Whether rows go to disks where it depends on their size, since workers have been
         ended for want of memory.
+    narrow : callable, default=None
+        Given the size of the blocks of a Dask collection, once these are in the memory
+        of workers: the worker of each rank, if it is not to be that of `addresses`.
 
     Returns
     -------
@@ -142,6 +147,7 @@ def partition(
             copies=copies,
             needed=needed,
             spares=spares_memory,
+            narrow=narrow,
         )
     return _from_memory(
         info,

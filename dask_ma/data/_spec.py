@@ -160,6 +160,8 @@ class Partition:
         Whether its rows are in memory, and could be on local disks instead.
     settle : callable or None
         ``settle(partition, addresses)`` has such rows on the disk of their rank again.
+    addresses : list of str or None
+        Worker of each rank, where blocks of workers have been shared out.
     """
 
     shards: list[ShardSpec]
@@ -175,6 +177,7 @@ class Partition:
     remove_files: Callable[[], None] | None = field(default=None, repr=False)
     can_spare: bool = False
     settle: Settle | None = field(default=None, repr=False)
+    addresses: list[str] | None = field(default=None, repr=False)
 
     @property
     def is_on_disks(self) -> bool:

@@ -15,6 +15,7 @@ from distributed import Client
 
 from dask_ma import _config
 from dask_ma.data import (
+    Narrow,
     Partition,
     can_be_had_again,
     drop_shards,
@@ -45,7 +46,7 @@ from dask_ma.engine._lost_workers import (
     wait_for_workers,
 )
 from dask_ma.engine._process import Termination, terminable
-from dask_ma.engine._rank_count import choose_ranks
+from dask_ma.engine._rank_count import choose_ranks, narrowing
 from dask_ma.engine.recovery._identity import (
     FitInfo,
     Session,
@@ -255,10 +256,12 @@ class _Fit:
             self._note_workers(running, workers)
         self.lost.clear()
         n_ranks, n_rows = self.job.n_ranks, self.job.info.n_rows
+        narrow = None
         if self.client is not None and workers is not None and not self.elastic:
             n_ranks, workers = choose_ranks(self.client, self.job, workers)
+            narrow = None if n_ranks else narrowing(self.client, self.job, workers)
         self.addresses = place_ranks(self.client, n_ranks, n_rows, workers)
-        self._partition()
+        self._partition(narrow)
 
     def _note_workers(
         self,
@@ -290,14 +293,13 @@ class _Fit:
             and process_of(workers[address]) == process
         }
 
-    def _partition(self) -> None:
+    def _partition(self, narrow: Narrow | None = None) -> None:
         """Give the ranks their rows."""
         job = self.job
-        n_ranks = self.n_ranks
         self.spares_memory = bool(self.memory.ended)
         self.shards = partition(
             *job.data,
-            n_ranks=n_ranks,
+            n_ranks=self.n_ranks,
             addresses=self.addresses,
             client=self.client,
             allow_unlabelled=not job.is_labelled,
@@ -309,12 +311,14 @@ class _Fit:
             copies=job.copies,
             needed=(job.agent, job.loads),
             spares_memory=self.spares_memory,
+            narrow=narrow,
         )
+        self.addresses = self.shards.addresses or self.addresses
         logger.info(
             "%s: %d rows on %d ranks; %d bytes moved between workers, %d sent",
             job.name,
             self.shards.n_rows,
-            n_ranks,
+            self.n_ranks,
             self.shards.bytes_moved + self.shards.bytes_followed,
             self.shards.bytes_scattered,
         )

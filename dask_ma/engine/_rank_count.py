@@ -10,8 +10,8 @@ from typing import Any
 from distributed import Client, get_worker
 
 from dask_ma import _config
-from dask_ma.data import InputSize, count_classes, size_of_input
-from dask_ma.engine._client import running_workers
+from dask_ma.data import InputSize, Narrow, count_classes, size_of_input
+from dask_ma.engine._client import place_ranks, running_workers
 from dask_ma.engine._job import Job
 
 Workers = dict[str, dict[str, Any]]
@@ -27,16 +27,16 @@ _turns = itertools.count()  # of fits that this process has started
 
 
 def choose_ranks(
-    client: Client, job: Job, workers: Workers
+    client: Client, job: Job, workers: Workers, size: InputSize | None = None
 ) -> tuple[int | None, Workers]:
     """How many ranks a fit is to have, and on which of the workers.
 
     Where more ranks would make a fit slower, its rows go to fewer of them: to those
     that have most of the rows already. All threads carry a rank where the user has
-    asked for a number of them, nobody knows what they bring or how large the rows are,
-    or the rows are larger than ``dask-ma.data.moved-rows``. Where rows would take more
-    than a quarter of the memory of the workers with ranks, there are more of these, as
-    long as there are others.
+    asked for a number of them, nobody knows what they bring or, so far, how large the
+    rows are, or the rows are larger than ``dask-ma.data.moved-rows``. Where rows would
+    take more than a quarter of the memory of the workers with ranks, there are more of
+    these, as long as there are others.
 
     Parameters
     ----------
@@ -46,6 +46,8 @@ def choose_ranks(
         What is to be fitted.
     workers : dict
         What the scheduler says of each worker.
+    size : InputSize, default=None
+        Of the rows, if it is known by now; None looks whether anybody knows it.
 
     Returns
     -------
@@ -60,7 +62,7 @@ def choose_ranks(
     limit, n_threads = _config.get_bytes("data.moved-rows"), sum(threads.values())
     if not limit or n_threads < 2:
         return None, workers
-    size = size_of_input(job.data[0], job.info, client)
+    size = size or size_of_input(job.data[0], job.info, client)
     if size is None or size.nbytes > limit:
         return None, workers
     if job.is_labelled:
@@ -77,6 +79,30 @@ def choose_ranks(
             return n_ranks, chosen
         n_ranks *= 2
     return None, workers
+
+
+def narrowing(client: Client, job: Job, workers: Workers) -> Narrow:
+    """What chooses fewer workers where blocks turn out to be few and small.
+
+    Parameters
+    ----------
+    client, job, workers
+        As in :func:`choose_ranks`.
+
+    Returns
+    -------
+    narrow : callable
+        Given an :class:`~dask_ma.data.InputSize`: the worker of each rank; None if all
+        have one.
+    """
+
+    def narrow(size: InputSize) -> list[str] | None:
+        n_ranks, chosen = choose_ranks(client, job, workers, size)
+        if n_ranks is None:
+            return None
+        return place_ranks(client, n_ranks, size.n_rows, chosen)
+
+    return narrow
 
 
 def _have_room(workers: Workers, nbytes: float) -> bool:

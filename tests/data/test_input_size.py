@@ -9,7 +9,14 @@ import pytest
 from distributed import wait
 from scipy import sparse
 
-from dask_ma.data import InputSize, count_classes, describe, size_of_input
+from dask_ma.data import (
+    InputInfo,
+    InputSize,
+    count_classes,
+    describe,
+    size_of_input,
+)
+from dask_ma.data._input_size import size_of_blocks
 
 
 def size_of(X, client):
@@ -56,6 +63,22 @@ def test_lazy_rows_are_known_where_they_are_few(inproc_client):
     assert size_of(da.ones((2**20, 3)), inproc_client) is None
     uncounted = X[X[:, 0] > 0]
     assert size_of(uncounted, inproc_client) is None
+
+
+@pytest.mark.parametrize("kind", ["array", "frame"])
+def test_blocks_tell_how_large_rows_are(kind, inproc_client):
+    """Columns of a frame take fewer bytes than their common type, and are dense."""
+    X = np.zeros((30, 8))
+    frame = pd.DataFrame({name: np.zeros(30, np.int8) for name in "abcdefgh"})
+    blocks = [X, X] if kind == "array" else [frame.assign(b=0.5), frame.assign(b=0.5)]
+    futures = [inproc_client.scatter(block, hash=False) for block in blocks]
+    info = InputInfo(kind, None, 8, None, np.dtype(np.float64))
+    size = size_of_blocks(inproc_client, futures, info, 60)
+    assert size[:3] == (60, 8, 480)
+    assert sum(size.held.values()) == size.nbytes > 0
+    assert size_of_blocks(inproc_client, futures, info, 0) is None
+    no_columns = info._replace(n_features=None)
+    assert size_of_blocks(inproc_client, futures, no_columns, 60) is None
 
 
 def test_zeros_of_sparse_rows_are_not_stored():

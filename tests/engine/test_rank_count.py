@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from threading import Timer
 from types import SimpleNamespace
 
 import dask.array as da
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
 from distributed import Event, get_client, wait
 from scipy import sparse
@@ -159,6 +162,60 @@ def test_few_rows_are_fitted_by_one_rank(
         model.fit(*data)
     assert set(model.timeline_["rank"].tolist()) == {*range(n_ranks)}
     assert model.score(X, y) > 0.7
+
+
+def frame_of(X, y, kind):
+    """Rows of a frame, whose bytes nobody knows beforehand."""
+    names = [f"x{number}" for number in range(X.shape[1])]
+    frame = dd.from_pandas(pd.DataFrame(X, columns=names).assign(y=y), npartitions=4)
+    if kind == "workers":
+        frame = frame.persist()
+        wait(frame)
+    return frame[names], frame["y"]
+
+
+def counted_late(X, y):
+    """Rows of an array, of which nobody knows how many there are."""
+    X, y = da.from_array(X, chunks=50), da.from_array(y, chunks=50)
+    chosen = da.ones(len(y), chunks=50) > 0
+    return X[chosen], y[chosen]
+
+
+@pytest.mark.parametrize(("limit", "n_ranks"), [("1 MiB", 1), ("100 B", 4), (0, 4)])
+@pytest.mark.parametrize("kind", ["workers", "lazy", "uncounted"])
+def test_rows_may_turn_out_to_be_few(limit, n_ranks, kind, inproc_client, configured):
+    """As those of a frame, whose blocks have to be made first."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 5))
+    y = (X[:, 0] > 0).astype(int)
+    with inproc_client.as_current(), configured({LIMIT: limit}):
+        late = kind == "uncounted"
+        data = counted_late(X, y) if late else frame_of(X, y, kind)
+        model = SFBLogisticRegression().fit(*data)
+    assert set(model.timeline_["rank"].tolist()) == {*range(n_ranks)}
+    expected = SFBLogisticRegression().fit(X, y)
+    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-2)
+
+
+def test_rows_that_are_still_computed(inproc_client, configured):
+    """The number of ranks is the same as if `fit` had been called later."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 5))
+    go = Event("dask_ma-rows-come", client=inproc_client)
+
+    def held_up(part):
+        get_client().sync(go.wait, timeout=20)
+        return part
+
+    with inproc_client.as_current(), configured({LIMIT: "1 MiB"}):
+        rows = da.from_array(X, chunks=(50, -1))
+        rows = rows.map_blocks(held_up, dtype=X.dtype, meta=X[:0]).persist()
+        labels = da.from_array((X[:, 0] > 0).astype(int), chunks=50)
+        timer = Timer(0.3, go.set)
+        timer.start()
+        model = SFBLogisticRegression().fit(rows, labels)
+        timer.join()
+    assert set(model.timeline_["rank"].tolist()) == {0}
 
 
 @pytest.mark.parametrize(
