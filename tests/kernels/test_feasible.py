@@ -24,9 +24,11 @@ CONTAINERS = {
     "csr_array": sparse.csr_array,
 }
 every_width = pytest.mark.parametrize("n_columns", [1, 2, 4])
+# Weights of the last class, in those of its rows that it has otherwise.
+few_weights = pytest.mark.parametrize("light", [1.0, 1e-12, 0.0])
 
 
-def problem(n_columns, n_rows=50):
+def problem(n_columns, n_rows=50, light=1.0):
     """Rows, class codes, weights and the weights of the classes."""
     rng = np.random.default_rng([n_columns, n_rows])
     n_classes = max(2, n_columns)
@@ -34,6 +36,7 @@ def problem(n_columns, n_rows=50):
     y[:n_classes] = np.arange(n_classes)
     X = rng.normal(size=(n_rows, 5)) + rng.normal(size=(n_classes, 5))[y]
     weight = rng.uniform(0.2, 2, n_rows)
+    weight[y == n_classes - 1] *= light
     return X, y, weight, np.bincount(y, weight)
 
 
@@ -48,19 +51,30 @@ def imbalance(dual, y, weight):
 
 
 def mixed(dual, mix):
+    n_columns = dual.shape[1]
+    if mix.taken is not None:
+        whole = dual if n_columns > 1 else np.hstack([1 - dual, dual])
+        gone = whole * mix.taken
+        whole = whole - gone + np.outer(gone.sum(axis=1), mix.given)
+        dual = whole[:, -n_columns:]
     return (1 - mix.share) * dual + mix.share * mix.prior
 
 
 @pytest.mark.parametrize("seed", range(2))
+@few_weights
 @every_width
-def test_the_mixture_is_feasible(n_columns, seed):
-    _, y, weight, counts = problem(n_columns)
+def test_the_mixture_is_feasible(n_columns, light, seed):
+    _, y, weight, counts = problem(n_columns, light=light)
     dual = random_dual(n_columns, seed=seed)
     mix = feasible_mix(imbalance(dual, y, weight), counts)
-    assert 0 < mix.share < 1
+    assert mix.changes
+    assert 0 <= mix.share < 1
     assert (mix.prior >= 0).all()
     assert mix.prior.sum() <= 1 + 1e-12
-    found = imbalance(mixed(dual, mix), y, weight)
+    assert (mix.taken is None) == (light == 1)
+    point = mixed(dual, mix)
+    assert (point >= 0).all() and (point.sum(axis=1) <= 1 + 1e-12).all()
+    found = imbalance(point, y, weight)
     np.testing.assert_allclose(found, 0, atol=1e-10)
 
 
@@ -76,16 +90,26 @@ def test_no_smaller_share_will_do():
 def test_a_feasible_point_stays(n_columns):
     counts = np.arange(1.0, max(2, n_columns) + 1)
     mix = feasible_mix(np.zeros(n_columns), counts)
-    assert mix.share == 0
+    assert mix.share == 0 and not mix.changes
     np.testing.assert_allclose(mix.prior, (counts / counts.sum())[-n_columns:])
 
 
 def test_a_class_without_rows_must_vanish():
+    """What it has goes to the class that lacks some; of the others less is taken."""
     mix = feasible_mix(np.array([-2.0, 0.5, 1.5]), np.array([4.0, 0.0, 3.0]))
-    assert mix.share == 1
-    np.testing.assert_allclose(mix.prior, [4 / 7, 0, 3 / 7])
+    np.testing.assert_array_equal(mix.taken, [0, 1, 0])
+    np.testing.assert_array_equal(mix.given, [1, 0, 0])
+    assert mix.share == pytest.approx(1.5 / (3 + 1.5))
+    np.testing.assert_allclose(mix.prior, [1, 0, 0], atol=1e-15)
     mix = feasible_mix(np.array([-2.0, 0.0, 2.0]), np.array([4.0, 0.0, 3.0]))
-    assert mix.share == pytest.approx(2 / 5)
+    assert mix.share == pytest.approx(2 / 5) and mix.taken is None
+
+
+def test_a_surplus_that_nobody_lacks_goes_to_all():
+    """As rounding leaves it."""
+    mix = feasible_mix(np.array([0.0, 1e-9, 0.0]), np.array([3.0, 0.0, 1.0]))
+    np.testing.assert_allclose(mix.given, [3 / 4, 0, 1 / 4])
+    assert mix.share < 1e-9
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -114,9 +138,10 @@ def test_sums_of_some_of_many_classes_are_added(container):
     np.testing.assert_allclose(out, expected, rtol=1e-12)
 
 
+@few_weights
 @every_width
-def test_values_and_entropies_of_the_mixture(n_columns):
-    X, y, weight, counts = problem(n_columns)
+def test_values_and_entropies_of_the_mixture(n_columns, light):
+    X, y, weight, counts = problem(n_columns, light=light)
     scale, dual = 1 / (ALPHA * weight.sum()), random_dual(n_columns)
 
     def values(q):
@@ -159,9 +184,10 @@ def optimum(X, y, weight, n_columns):
     return found.fun, X @ flat[:-n_columns].reshape(-1, n_columns) + flat[-n_columns:]
 
 
+@few_weights
 @every_width
-def test_a_bound_of_the_optimum_that_is_tight_there(n_columns):
-    X, y, weight, counts = problem(n_columns)
+def test_a_bound_of_the_optimum_that_is_tight_there(n_columns, light):
+    X, y, weight, counts = problem(n_columns, light=light)
     best, margins = optimum(X, y, weight, n_columns)
     for seed in range(20):
         found = bound(X, y, weight, counts, random_dual(n_columns, seed=seed))

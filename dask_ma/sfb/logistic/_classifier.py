@@ -124,7 +124,8 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         Whether each rank goes over its rows in a new order in each pass.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes; "balanced" weights them by the inverse of their
-        frequency. They multiply the sample weights.
+        frequency. They multiply the sample weights. With 0 the optimum is that of the
+        other classes, from which the intercept of this one moves away.
     early_stopping : bool, default=False
         Whether rows are held out, and the fit ends when the score on them does not
         improve.

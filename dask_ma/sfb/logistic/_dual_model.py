@@ -279,7 +279,7 @@ class DualModel(LogisticModel):
         """Conjugate of the penalty at mixed dual variables, by this rank's features."""
         total, class_sums = 0.0, self._totals.class_sums
         assert class_sums is not None
-        is_mixed = mix.share > 0
+        is_mixed = mix.changes
         for features, sums in class_sums.chunks(_CHUNK, are_wanted=is_mixed):
             mixed = values[features]
             if is_mixed:

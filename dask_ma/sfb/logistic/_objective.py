@@ -333,7 +333,7 @@ class Objective:
         points = broadcast(self._group, found)
         factors = [factor for factor, _ in points]
         entropies = [values[2]]
-        if mix.share > 0 or factors != [1.0]:
+        if mix.changes or factors != [1.0]:
             entropies = self._entropies(matrix, mix, factors)
         pairs = zip(points, entropies, strict=True)
         return max(entropy - conjugate for (_, conjugate), entropy in pairs)
