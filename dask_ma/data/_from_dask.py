@@ -40,6 +40,7 @@ from dask_ma.data._stream import (
     persists,
     usage_before,
 )
+from dask_ma.exceptions import NoWorkersError
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -135,9 +136,10 @@ def _compute_here(
         cache = None  # there are no workers whose memory has a limit
     try:
         return _place_here(info, X, columns, n_ranks, deals, cache)
-    except BaseException:
+    except BaseException as error:
         if cache is not None:
             cache.remove(None, ())
+        _explain(error, X, columns)
         raise
 
 
@@ -172,6 +174,20 @@ def _place_here(
         shard.aligned = _cut_columns(columns.arrays, shard.pieces)
     result.remove_files = None if cache is None else partial(cache.remove, None, ())
     return result
+
+
+def _explain(error: BaseException, X: Any, columns: _Columns) -> None:
+    """Say what is wrong where blocks are those of a cluster that nobody can ask."""
+    if not isinstance(error, KeyError | ValueError):
+        return  # Dask raises these of a key that it has no task for
+    both = zip(["X", *columns.names], [X, *columns.lazy], strict=True)
+    for name, collection in both:
+        if cluster.rests_on_futures(collection):
+            raise NoWorkersError(
+                f"{name} has blocks that were persisted on a cluster, or scattered to "
+                "it, and there is no current client; fit before that client is "
+                f"closed, or build {name} again"
+            ) from error
 
 
 def _match_here(name: str, column: list[Any], lengths: list[int]) -> list[Any]:

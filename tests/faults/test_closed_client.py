@@ -4,7 +4,11 @@ import threading
 import time
 from types import SimpleNamespace
 
+import dask
+import dask.array as da
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
 from distributed import Client, LocalCluster
 
@@ -91,3 +95,44 @@ def test_a_client_that_is_closed_while_a_fit_waits_for_workers():
             patch.setattr(_client, "sleep", lambda _: (seen.set(), closing.join()))
             MASGDClassifier(n_ranks=2).fit(X, X[:, 0] > 0)
         closing.join()
+
+
+def collections_of(client, kind, X, y):
+    """The rows as collections, some of whose blocks are in the cluster's memory."""
+    rows, labels = da.from_array(X, chunks=(50, 4)), da.from_array(y, chunks=50)
+    if kind == "frame":
+        frame = pd.DataFrame(X, columns=list("abcd")).assign(label=y)
+        frame = dd.from_pandas(frame, npartitions=4).persist()
+        return frame[list("abcd")], frame["label"]
+    if kind == "labels":
+        return rows, labels.persist()
+    if kind == "scattered":
+        blocks = client.scatter(list(X.reshape(4, 50, 4)))
+        delayed = [da.from_delayed(b, (50, 4), dtype=X.dtype) for b in blocks]
+        return da.concatenate(delayed), labels
+    rows, labels = dask.persist(rows, labels)
+    return (rows + 1 if kind == "derived" else rows), labels
+
+
+@pytest.mark.parametrize("persist", ["auto", False])
+@pytest.mark.parametrize("kind", ["array", "derived", "frame", "labels", "scattered"])
+def test_rows_of_a_client_that_is_closed_are_named(kind, persist):
+    """A block that nobody can compute here is more than a key that is missing."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 4))
+    with Client(processes=False, n_workers=1, dashboard_address=":0") as client:
+        rows, labels = collections_of(client, kind, X, (X[:, 0] > 0).astype(int))
+        model = MASGDClassifier(random_state=0).fit(rows, labels)
+    name = "y" if kind == "labels" else "X"
+    with (
+        dask.config.set({"dask-ma.data.persist": persist}),
+        pytest.raises(NoWorkersError, match=f"^{name} has blocks that were persisted"),
+    ):
+        model.fit(rows, labels)
+
+
+def test_errors_of_blocks_stay_as_they_are():
+    """Also a KeyError, where no block is a cluster's."""
+    rows = da.ones((20, 4), chunks=(5, 4)).map_blocks(lambda block: {}[0], dtype=float)
+    with pytest.raises(KeyError, match="^0$"):
+        MASGDClassifier().fit(rows, np.arange(20) % 2)
