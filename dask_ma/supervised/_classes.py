@@ -78,8 +78,8 @@ def _class_weight(weights: dict[Any, Any], label: Any) -> float:
         return float(weight)
     raise ValueError(
         f"class_weight must not be negative, NaN, infinite or no number, but that of "
-        f"the label {label!r} is {weight!r}; use 0 for a class that is not to be "
-        "predicted"
+        f"the label {label!r} is {weight!r}; use 0 for a class whose rows are not to "
+        "be learned as such"
     )
 
 

@@ -182,7 +182,7 @@ def test_start_and_rounds_have_this_objective(rows, cls):
 
 @BOTH
 def test_weight_zero_leaves_a_class_to_the_others(rows, cls):
-    """Its rows count as the rest of the other problems; it is never predicted."""
+    """Its rows count as the rest of the other problems."""
     X, y, _ = rows
     params = {"alpha": ALPHA, "refine_tol": 1e-5, "random_state": 0}
     model = cls("log_loss", class_weight={1: 0.0}, **params).fit(X, y)
@@ -190,6 +190,18 @@ def test_weight_zero_leaves_a_class_to_the_others(rows, cls):
     assert 1 not in model.predict(X)
     others = [0, 2, 3]
     np.testing.assert_allclose(model.coef_[others], plain.coef_[others], atol=0.01)
+
+
+@BOTH
+def test_a_class_of_weight_zero_may_be_all_that_is_left(cls):
+    """As with SGDClassifier; rows of weight 0 leave it out."""
+    y = np.arange(90) % 3
+    X = np.eye(3)[y] + np.random.default_rng(0).normal(scale=0.1, size=(90, 3))
+    params = {"random_state": 0, "refine_tol": 1e-4}
+    model = cls("hinge", class_weight={1: 0.0}, **params).fit(X, y)
+    assert model.predict([[0, 10, 0]]) == 1
+    model.set_params(class_weight=None).fit(X, y, sample_weight=y != 1)
+    assert model.classes_.tolist() == [0, 2]
 
 
 @BOTH

@@ -110,7 +110,8 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
         frequency, to which rows contribute by their sample weights. With two classes
         they multiply the sample weights. With more, the weight of a class multiplies
         the losses of its own rows in its problem against the rest, and those of no row
-        in the others; a class of weight 0 is never predicted.
+        in the others. With 0 nothing speaks for a class, which is still predicted where
+        more speaks against all others; to leave it out, weigh its rows by 0.
     warm_start : bool, default=False
         Whether `fit` starts from the model of the fit before.
     average : bool or int, default=False
