@@ -398,7 +398,8 @@ def scatter_each(
 
     async def send(turns: asyncio.Semaphore, place: int, address: str) -> Future:
         async with turns:
-            return await _send(client, make(place), address, shortens)
+            # Cut off by Ctrl-C, it would leave an object that no future stands for.
+            return await asyncio.shield(_send(client, make(place), address, shortens))
 
     async def send_all() -> list[Future]:
         at_once = _UNDER_WAY * len(addresses) // max(nbytes, 1)

@@ -1,5 +1,10 @@
 """Large objects and a scheduler of this process, which has no second copy of them."""
 
+import asyncio
+import signal
+import threading
+import time
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -92,6 +97,50 @@ def test_worker_that_is_not_there(monkeypatch, client, clean):
     monkeypatch.setattr(_collections, "_SHORT_WAY", 0.05)
     with pytest.raises(PeerLostError, match="has gone while data were being sent"):
         sent(client, ["tcp://127.0.0.1:1"], nbytes=960)
+
+
+@pytest.fixture
+def interruptible():
+    """Ctrl-C, whatever handler another test has left."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "message", "is_there"),
+    [(160, "scatter", True), (960, "update_data", False)],
+    ids=["by way of the scheduler", "straight"],
+)
+def test_nothing_is_left_of_what_is_interrupted(
+    monkeypatch, client, workers, clean, interruptible, nbytes, message, is_there
+):
+    """Ctrl-C after a worker has an object, before the client has a future of it."""
+    monkeypatch.setattr(_collections, "_UNDER_WAY", 160)
+    send, arrived, caught = getattr(client.scheduler, message), [], threading.Event()
+
+    async def sending(**message):
+        found = await send(**message) if is_there else None
+        if not arrived:
+            arrived.append(message["client"])
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        while not caught.is_set():
+            await asyncio.sleep(0.01)
+        return found if is_there else await send(**message)
+
+    monkeypatch.setattr(client.scheduler, message, sending, raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        sent(client, workers, nbytes)
+    client.sync(asyncio.sleep, 0.05)  # until what waits for the answer has been cut off
+    caught.set()
+    assert arrived
+    held = [1]
+    for _ in range(500):
+        held = list(client.run(lambda dask_worker: len(dask_worker.data)).values())
+        if not any(held):
+            break
+        time.sleep(0.02)
+    assert not any(held)
 
 
 def test_scheduler_that_may_be_elsewhere(client, workers, clean, monkeypatch):
