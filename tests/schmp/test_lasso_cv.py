@@ -346,3 +346,28 @@ def test_alphas_by_a_feature_of_large_values_are_told_of(l1_ratio, n_ranks, layo
         assert model.fit(X, y).score(X, y) > 0.9
         X *= [1, 1, 1, 1e-5, 1e-5, 1]  # what is left out is of no use
         assert model.fit(X, y).score(X, y) > 0.9
+
+
+@every_layout
+@pytest.mark.parametrize("kind", ["dense", "csr_array", "float32"])
+@pytest.mark.parametrize("value", [0.0, 0.1, 1.0, 1e6 + 0.3])
+def test_columns_without_spread_tell_nothing(value, kind, n_ranks, layout):
+    """Rounding leaves something of their covariances, which no alpha goes by."""
+    y = np.random.default_rng(0).normal(150, 77, size=442)
+    X = np.full((442, 3), value)
+    rows = {"csr_array": sparse.csr_array, "float32": np.float32, "dense": np.asarray}
+    model = SchMPLassoCV(n_ranks=n_ranks, layout=layout).fit(rows[kind](X), y)
+    np.testing.assert_array_equal(model.coef_, 0)
+    assert model.intercept_ == pytest.approx(y.mean())
+    assert (model.alphas_ > 0).all()
+
+
+def test_columns_of_little_spread_tell_what_they_tell():
+    """A millionth of a millionth of their size is more than rounding."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(-9, 10, size=(200, 2)) * 2.0**-40
+    y = X[:, 0] * 2.0**40
+    plain = SchMPLassoCV(alphas=10).fit(X, y)
+    model = SchMPLassoCV(alphas=10).fit(1 + X, y)
+    np.testing.assert_allclose(model.alphas_, plain.alphas_, rtol=1e-3)
+    np.testing.assert_allclose(model.coef_, plain.coef_, rtol=1e-3)

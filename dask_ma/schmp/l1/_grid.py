@@ -7,8 +7,43 @@ import numpy as np
 from dask_ma.comm import allgather
 from dask_ma.schmp.l1._solver import Solver
 
+_ROUNDED = 4.0  # times the error of a sum that is to be expected
 _CHANCE = 2.0  # times what the largest correlation of so many features is by chance
 _LEAST = 0.1  # correlation of a feature that is worth a note
+
+
+def above_rounding(solver: Solver, n_rows: int, eps: float) -> float | None:
+    """Largest weight where no feature tells anything but for rounding; collective.
+
+    Of a column that is the same in all rows, less its mean, rounding may leave
+    something, and so of its covariance with the targets. Weights that go by it let such
+    columns in, with coefficients as large as rounding is small.
+
+    Parameters
+    ----------
+    solver : Solver
+        After a check of the model without coefficients, for a weight of 1.
+    n_rows : int
+        Rows of all ranks.
+    eps : float
+        The smallest weight in units of the largest, which is to be above rounding, too.
+
+    Returns
+    -------
+    largest : float or None
+        None where there is a feature that tells something.
+    """
+    objective, resolution = solver.objective, float(np.finfo(np.float64).resolution)
+    pull, bound = np.abs(solver.gradient()[:, 0]), objective.penalty.l1
+    noise = np.zeros_like(pull)
+    if objective.centers:
+        objective.learn_means()
+        share = _ROUNDED * np.sqrt(n_rows) * np.finfo(np.float64).eps
+        noise = share * np.sqrt(2 * objective.null) * np.abs(objective.means)
+    if ((bound > 0) & (pull > noise)).any():
+        return None
+    reach = np.divide(noise, bound, out=np.zeros_like(pull), where=bound > 0)
+    return max(float(reach.max(initial=0.0)) / eps, resolution)
 
 
 def note_on_units(solver: Solver, n_rows: int, smallest: float) -> str | None:

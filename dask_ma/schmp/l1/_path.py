@@ -32,7 +32,7 @@ from dask_ma.schmp.l1._agent import (
     work_of,
 )
 from dask_ma.schmp.l1._few_columns import are_few_columns, fit_path, squared_errors
-from dask_ma.schmp.l1._grid import note_on_units
+from dask_ma.schmp.l1._grid import above_rounding, note_on_units
 from dask_ma.schmp.l1._losses import WeightedLoss
 from dask_ma.schmp.l1._params import SchMPParams
 from dask_ma.schmp.l1._problem import Objective, Penalty, Sparse
@@ -294,9 +294,9 @@ def _alphas(data: _Data, params: PathParams) -> np.ndarray:
             "is large enough for zeros; give alphas"
         )
     walk = _Walk(data, replace(params, alpha=1.0), data.weight)
-    largest = walk.solver.reach
-    if largest <= 0:  # the targets do not depend on any feature
-        largest = float(np.finfo(np.float64).resolution)
+    largest = above_rounding(walk.solver, data.n_rows, params.eps)
+    if largest is None:  # the targets depend on some feature
+        largest = walk.solver.reach
     n = int(params.alphas)
     grid = np.geomspace(largest, largest * params.eps, n) if n > 1 else [largest]
     note = note_on_units(walk.solver, data.n_rows, float(grid[-1]))
