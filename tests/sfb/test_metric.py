@@ -15,6 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from dask_ma import SFBMetricLearner
+from dask_ma.exceptions import InsufficientMemoryError
 from dask_ma.sfb import Exchange
 from dask_ma.sfb.model import _pairs
 from dask_ma.sfb.model._pairs import RowTable
@@ -491,6 +492,16 @@ def test_what_cannot_be_learnt_from(params, message):
         fit(**params)
     with pytest.raises(ValueError, match=message):
         fit(**params, n_ranks=2)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_a_square_matrix_of_very_many_features(n_ranks):
+    """The default number of outputs, for which no machine has memory."""
+    rows = np.arange(30)
+    X = sparse.csr_array((np.ones(30), (rows, 7 * rows)), shape=(30, 2**23))
+    model = SFBMetricLearner(n_ranks=n_ranks, random_state=0)
+    with pytest.raises(InsufficientMemoryError, match="n_components=8388608 outputs"):
+        model.fit(X, rows % 3)
 
 
 def test_steps_that_are_too_long():

@@ -12,7 +12,7 @@ import numpy as np
 from dask_ma.comm import allreduce, barrier, broadcast
 from dask_ma.data import Shard
 from dask_ma.engine import Method, Model, RankContext, Record, Snapshot, State, Work
-from dask_ma.exceptions import CheckpointError
+from dask_ma.exceptions import CheckpointError, InsufficientMemoryError
 from dask_ma.kernels import Adam, pair_losses
 from dask_ma.sfb._best import Best
 from dask_ma.sfb._divergence import DivergenceCheck
@@ -185,11 +185,23 @@ class MetricFit(Method):
         with self.log.computing():
             sample = Sample(self.context.group, source, params.n_components)
             n_classes = 0 if self._classes is None else len(self._classes)
-            seed = entropy_of(self.context)
-            components = first_components(sample, params, seed, n_classes)
+            components = self._first_components(sample, n_classes)
             n_groups = source.plan.n_groups
             eta0 = first_step(params, components, sample, n_groups)
             return components, eta0, sample.centre
+
+    def _first_components(self, sample: Sample, n_classes: int) -> np.ndarray:
+        """Components to start with, if there is memory for them; a collective call."""
+        params, seed = self._params, entropy_of(self.context)
+        try:
+            return first_components(sample, params, seed, n_classes)
+        except MemoryError as error:
+            n, d = params.n_components, sample.n_features
+            raise InsufficientMemoryError(
+                f"there is no memory for n_components={n} outputs of {d} features, "
+                f"{8 * n * d / 2**30:.3g} GiB; set n_components to less, or "
+                "metric_form='diagonal'"
+            ) from error
 
     def load_state_dict(self, state: State) -> None:
         self._move_rows()
