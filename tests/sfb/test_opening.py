@@ -298,6 +298,7 @@ def hessians(monkeypatch):
         (60, 1.0, {"alpha": 0, "tol": 0.1}, True, sparse.csr_array),
     ],
 )
+@pytest.mark.filterwarnings("ignore:the classes are linearly separable")
 def test_who_has_them(hessians, n_features, far, params, has_any, kind):
     """Few coefficients, and those of features whose spreads are far apart."""
     rng = np.random.default_rng(1)

@@ -16,7 +16,7 @@ from dask_ma.kernels import _outer
 from dask_ma.sfb import Exchange, _shared, run
 from dask_ma.sfb.exchange import _choice, _outputs
 from dask_ma.sfb.exchange._outputs import OutputShares, kept_every, packed, unpacked
-from dask_ma.sfb.logistic import _fit
+from dask_ma.sfb.logistic import _fitted_model
 from dask_ma.sfb.logistic._agent import join
 from dask_ma.sfb.metric import _models
 from dask_ma.sfb.model import _matrix, _rows
@@ -304,7 +304,7 @@ def test_outputs_come_straight_from_the_ranks(monkeypatch, inproc_client, n_rank
     expected = SFBLogisticRegression(communication="factors", **params).fit(X, y)
     monkeypatch.setattr(OutputShares, "collect", None)
     # No rank has its outputs twice: the client transposes them as it joins them.
-    monkeypatch.setattr(_fit, "transposed_copy", None)
+    monkeypatch.setattr(_fitted_model, "transposed_copy", None)
     model = SFBLogisticRegression(communication="outputs", **params).fit(X, y)
     assert model.coef_.flags.c_contiguous and model.coef_.dtype == X.dtype
     np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-9)

@@ -77,8 +77,10 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         the steps of `refine`), it ends when passes no
         longer improve the objective by this times itself, and with `early_stopping`,
         when `n_iter_no_change` passes in a row have not improved the validation score
-        by this. None makes `max_iter` passes. In any case the model of the best pass is
-        taken.
+        by this. Without a penalty, classes that a linear model separates have no
+        optimum: the fit ends, and warns, once each row is in its class and the
+        objective at most this times that of equal probabilities. None makes `max_iter`
+        passes. In any case the model of the best pass is taken.
     refine : {"auto"} or bool, default="auto"
         Whether the fit goes on with steps on the objective of all rows at once where
         the passes so far show that their like would take long: proximal Newton steps,

@@ -157,6 +157,8 @@ class SFBEstimator(LinearEstimator):
     def _unconverged(self, result: FitResult) -> str | None:
         """What scikit-learn warns of if the model may be far from the optimum."""
         gap, objective = result.fitted.get("dual_gap"), result.fitted["objective"]
+        if result.fitted["is_endless"]:
+            return self._endless(objective)
         if self.early_stopping or self.tol is None:
             return super()._unconverged(result)
         if gap is None:
@@ -180,6 +182,16 @@ class SFBEstimator(LinearEstimator):
             f"objective; asked was {allowed:.2%} (tol={self.tol}). "
             f"{', '.join(means[:-1]).capitalize()}, or {means[-1]}"
             + self._advice_on_start()
+        )
+
+    def _endless(self, objective: float) -> str:
+        """What there is to say of an objective without a minimum."""
+        cure = "alpha" if self.penalty is not None else "penalty='l2' and alpha"
+        return (
+            "the classes are linearly separable: without a penalty the objective has "
+            "no minimum, but falls towards 0 as the coefficients grow without end. The "
+            f"fit ended at {objective:.3e}, which is next to nothing (tol={self.tol}); "
+            f"set {cure} above 0, with which there is one optimum"
         )
 
     def _better(self, result: FitResult) -> str:

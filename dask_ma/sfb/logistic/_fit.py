@@ -9,7 +9,6 @@ import numpy as np
 from dask_ma.comm import allreduce, barrier, broadcast
 from dask_ma.data import Shard
 from dask_ma.engine import Method, Model, RankContext, Record, Snapshot, State, Work
-from dask_ma.kernels import transposed_copy
 from dask_ma.linear import LinearModel, describe, score_sums
 from dask_ma.sfb._best import Best
 from dask_ma.sfb._divergence import DivergenceCheck
@@ -18,6 +17,7 @@ from dask_ma.sfb._gathered import gathered
 from dask_ma.sfb._start import Start, arrays_of
 from dask_ma.sfb.logistic._begin import first_start, start_again
 from dask_ma.sfb.logistic._dual_model import DualModel, ElasticDualModel
+from dask_ma.sfb.logistic._fitted_model import linear_model
 from dask_ma.sfb.logistic._models import has_blocks
 from dask_ma.sfb.logistic._objective import Objective
 from dask_ma.sfb.logistic._opening import opens_with_steps
@@ -26,6 +26,7 @@ from dask_ma.sfb.logistic._params import SFBParams
 from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._refine import MOST_VARIABLES, Refinement
 from dask_ma.sfb.logistic._room import Room, find_room
+from dask_ma.sfb.logistic._separation import separates
 from dask_ma.sfb.logistic._softmax_model import (
     GradientModel,
     LogisticModel,
@@ -33,7 +34,6 @@ from dask_ma.sfb.logistic._softmax_model import (
 )
 from dask_ma.sfb.logistic._span import Span
 from dask_ma.sfb.logistic._totals import add_up
-from dask_ma.sfb.logistic._worked_out import worked_out
 from dask_ma.supervised import Problem, StopRule, score
 
 _ADVICE = "lower eta0, or scale the features"
@@ -82,6 +82,7 @@ class Fit(Method):
         self._n_there = 0.0  # coefficients that are not zero, after a pass
         self._refinement: Refinement | None = None
         self._is_refining = self._is_done = False
+        self._is_endless = False  # whether the objective has no minimum
         self._kept: dict[str, Any] = {}  # arrays to go on from
 
     @property
@@ -193,6 +194,7 @@ class Fit(Method):
         if np.isfinite(self._bound):
             fitted["dual_gap"] = self._best.objective - self._bound
         fitted["objective"] = self._best.objective
+        fitted["is_endless"] = self._is_endless
         fitted["has_room"] = self._room.steps
         if self._wants_steps or (self._wants_bound and not self._room.bound):
             fitted["lacks"] = self._room.lacks
@@ -407,6 +409,9 @@ class Fit(Method):
         if self._validation is not None:
             is_idle = self._rule.update(record["validation_score"])
             return is_idle and tol is not None
+        if self._falls_for_ever(objective):
+            self._is_endless = True
+            return True
         target = 0.0 if tol is None else tol * self._best.objective
         if self._refinement is not None:
             return self._is_refined(target)
@@ -422,6 +427,20 @@ class Fit(Method):
         settled = self._has_settled(objective)
         # With a bound that is too far away, nothing has converged.
         return settled and tol is not None and not self._has_bounds
+
+    def _falls_for_ever(self, objective: float) -> bool:
+        """Whether an objective without a minimum is next to nothing; collective."""
+        tol, engine = self._params.tol, self.engine
+        if any(self._penalty) or tol is None or not objective <= tol * self._null:
+            return False
+        # Where outputs stay shared out, nothing is to be put together.
+        if self._params.settings.exchange._goes_apart or (
+            engine.is_shared and not self._can_refine
+        ):
+            return False
+        return separates(
+            self._problem, self._totals, self.context.group, engine.whole()
+        )
 
     def _is_refined(self, target: float) -> bool:
         """Whether the steps on the whole objective are at an end."""
@@ -450,10 +469,14 @@ class Fit(Method):
         if self._outlook.is_long(gap, target):
             self._is_refining = True
 
+    @property
+    def _null(self) -> float:
+        """Objective of equal probabilities for all classes, the model of zeros."""
+        return float(np.log(max(2, self._problem.n_problems)))
+
     def _has_settled(self, objective: float) -> bool:
         """Whether the steps, however short, bring no more."""
-        # Objective of equal probabilities for all classes, the model of zeros.
-        model, null = self._model, float(np.log(max(2, self._problem.n_problems)))
+        model, null = self._model, self._null
         if not self._rule.update(objective):
             return False
         # Worse than the model of zeros, a fit is not done but makes too long steps.
@@ -471,24 +494,5 @@ class Fit(Method):
         self, *, everywhere: bool = False, by_parts: bool = False
     ) -> LinearModel:
         """The model as all linear estimators have it; a collective call."""
-        # Where outputs are shared out, only rank 0 has all, unless that is asked for.
-        is_asked, is_first = everywhere or by_parts, self.context.group.rank == 0
-        if self.engine.matrix.is_worked_out and self._span is None:
-            wanted = is_asked or is_first
-            return worked_out(self.engine.matrix, self._totals, is_wanted=wanted)
-        if is_asked:
-            found = self.engine.matrix if by_parts else self.engine.whole()
-            values, intercept = found.whole(), found.intercept
-        else:
-            values, intercept = self.engine.collect()
-        if intercept is None:
-            intercept = np.zeros(values.shape[1], dtype=values.dtype)
-        intercept = self._totals.from_centred(values, intercept)
-        # Models of other ranks go nowhere, what was put together here is nobody else's.
-        if self._span is not None and (is_asked or is_first):
-            coef = self._span.coef_of(values)
-            return LinearModel(coef, np.array(intercept, dtype=coef.dtype))
-        # Of parts the client makes the whole, which transposes them by the way.
-        is_to_copy = everywhere or (is_first and not self.engine.is_shared)
-        coef = transposed_copy(values) if is_to_copy else values.T
-        return LinearModel(coef, np.array(intercept))
+        place = self.engine, self._totals, self._span, self.context.group.rank == 0
+        return linear_model(*place, everywhere=everywhere, by_parts=by_parts)
