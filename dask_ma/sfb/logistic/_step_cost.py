@@ -72,8 +72,9 @@ def hessian_seconds(
     n_outputs, n_features = shape
     n_variables = n_outputs * n_features
     # Of several outputs there are products within each besides.
-    n_products = 1 + (n_outputs > 1)
-    each = 2 * n_products * n_variables**2 / _FLOPS + _PICKED * n_variables
+    n_products = 1 + (n_outputs > 1) / n_outputs
+    # Products of columns with each other are symmetric: one half is enough.
+    each = n_products * n_variables**2 / _FLOPS + _PICKED * n_variables
     if is_sparse:
         each = min(each, n_products * _PAIR * (n_outputs * n_entries) ** 2)
     return n_rows * each + n_variables**3 / _FLOPS

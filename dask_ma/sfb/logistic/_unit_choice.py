@@ -33,7 +33,7 @@ _FEW_VARIABLES = 300
 _FAR = 1e9
 # Steps with second derivatives of all pairs that conjugate gradients may take as long
 # as, in all.
-_MOST_STEPS = 4
+_MOST_STEPS = 8
 
 
 def can_mix(shape: tuple[int, int], penalty: Penalty, is_sparse: bool) -> bool:
