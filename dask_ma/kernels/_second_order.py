@@ -15,7 +15,12 @@ from collections.abc import Callable
 import numpy as np
 from scipy import linalg
 
+from dask_ma.kernels._signs import SignedModel
+
 _POWER_STEPS = 8
+# Towards the minimum of a model with second derivatives: steps that find out about
+# signs, and systems for given signs, for where variables have much in common.
+_FEW_STEPS, _FEW_SYSTEMS = 200, 8
 _GROWTH = 1.5  # of a bound of the curvature that has turned out too low
 _CHUNK = 2**14  # variables at a time, whose pairs are put side by side
 _LEAST_CURVATURE = 1e-12  # of a pair, relative to the lengths of both parts
@@ -189,15 +194,12 @@ def newton_point(
     # In these units the second derivatives by single variables are 1.
     units = np.sqrt(np.diagonal(hessian))
     scaled = hessian / units / units[:, np.newaxis]
-    x = model_point(
-        lambda direction: scaled @ direction,
-        gradient / units,
-        point * units,
-        l1 / units,
-        l2 / units**2,
-        tol=tol,
-    )
-    return x / units
+    slopes, start, l1, l2 = gradient / units, point * units, l1 / units, l2 / units**2
+    place = slopes, start, l1, l2
+    x = model_point(lambda d: scaled @ d, *place, tol=tol, max_iter=_FEW_STEPS)
+    slopes -= scaled @ start
+    scaled[np.diag_indices_from(scaled)] += l2
+    return SignedModel(scaled, slopes, l1).minimum(x, most=_FEW_SYSTEMS) / units
 
 
 def newton_excess(
