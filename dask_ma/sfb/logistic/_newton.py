@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from dask_ma.kernels import newton_excess, newton_point
@@ -10,6 +12,42 @@ from dask_ma.sfb.logistic._units import Place
 
 _DAMPING = 1e-9  # of the mean second derivative
 _ROUNDING = 1e-14
+# Share of a step that says that it has been found from too few rows, and by how many
+# times there are more then.
+_SHORT, _MORE = 0.2, 4
+
+
+class Sample:
+    """Rows that second derivatives are found from.
+
+    Some are enough as a rule. They may leave out those that tell of features which few
+    rows have: nothing limits steps along these then, and all of a step has to be cut.
+
+    Parameters
+    ----------
+    n_rows : int
+        Of all ranks.
+    kept : dict
+        What :meth:`state_dict` has given, if anything.
+    """
+
+    def __init__(self, n_rows: int, kept: dict[str, Any]) -> None:
+        self._n_rows = n_rows
+        self._times = int(kept.get("n_times", 1))
+
+    def stride(self, n_variables: int) -> int:
+        """Of how many rows one is looked at, for so many variables."""
+        wanted = self._times * rows_of_hessian(n_variables, self._n_rows)
+        return max(1, self._n_rows // wanted)
+
+    def note(self, stride: int, share: float) -> None:
+        """Take note of the share of a step that has been made; on rank 0."""
+        if stride > 1 and share < _SHORT:
+            self._times *= _MORE
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """What it has taken note of."""
+        return {"n_times": np.array(self._times)}
 
 
 def plan_of(
@@ -17,7 +55,7 @@ def plan_of(
     l1: np.ndarray,
     features: np.ndarray,
     outputs: np.ndarray,
-    n_rows: int,
+    sample: Sample,
     most: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int] | None:
     """Which variables have their second derivatives looked at.
@@ -30,8 +68,8 @@ def plan_of(
         Weights of the L1 part.
     features, outputs : ndarray of int of shape (n_variables,)
         What the variables are coefficients of.
-    n_rows : int
-        Of all ranks.
+    sample : Sample
+        Rows that they are found from.
     most : int
         Variables at most.
 
@@ -47,8 +85,7 @@ def plan_of(
         picked = np.flatnonzero((place.point != 0) | (np.abs(place.gradient) > l1))
     if not 0 < len(picked) <= most:
         return None
-    stride = n_rows // rows_of_hessian(len(picked), n_rows)
-    return picked, features[picked], outputs[picked], stride
+    return picked, features[picked], outputs[picked], sample.stride(len(picked))
 
 
 def newton_target(

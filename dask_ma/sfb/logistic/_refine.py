@@ -31,7 +31,7 @@ from dask_ma.kernels import (
 from dask_ma.sfb.logistic._face import Face, Step, shorter
 from dask_ma.sfb.logistic._memory_state import agreed, fill_memory, memory_state
 from dask_ma.sfb.logistic._models import LocalModel, make_model
-from dask_ma.sfb.logistic._newton import excess_of, newton_target, plan_of
+from dask_ma.sfb.logistic._newton import Sample, excess_of, newton_target, plan_of
 from dask_ma.sfb.logistic._objective import Evaluation, Objective
 from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._room import Room, count_pairs
@@ -120,7 +120,7 @@ class Refinement:
         self._truncates = has_cg or self._is_uncorrelated  # where these are too many
         self._features = np.repeat(np.arange(n_features + has_intercept), n_outputs)
         self._outputs = np.tile(np.arange(n_outputs), n_features + has_intercept)
-        self._n_rows = objective.n_rows
+        self._sample = Sample(objective.n_rows, kept or {})
         self._memory = CompactMemory(count_pairs(len(self._scales)))
         fill_memory(self._memory, kept)
         place = objective, penalty, totals, shape, self._scales
@@ -146,7 +146,7 @@ class Refinement:
         with self._log.computing():
             plan = None
             if self._place is not None:
-                size = self._n_rows, self._choice.most
+                size = self._sample, self._choice.most
                 names = self._features, self._outputs
                 plan = plan_of(self._place, self._l1, *names, *size)
             plan = broadcast(self._group, plan)
@@ -158,6 +158,8 @@ class Refinement:
             elif self._model is not None:
                 self._model.find(self._trial)
             self._search(plan, hessian)
+            if plan is not None:
+                self._sample.note(plan[3], self._share)
             if plan is None and self._model is not None:
                 self._step_on_face(self._model)
                 self._model.forget()
@@ -176,6 +178,7 @@ class Refinement:
         trial, kept = self._trial, memory_state(self._memory)
         kept.update(self._units.state_dict())
         kept.update(self._choice.state_dict())
+        kept.update(self._sample.state_dict())
         kept["may_begin_anew"] = np.array(self._may_begin_anew)
         if self._model is not None:
             kept.update(self._model.state_dict())
