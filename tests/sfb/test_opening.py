@@ -101,6 +101,33 @@ def test_what_the_processor_has_said_with_an_l1_part(fit_sizes, expected):
     assert takes_steps(sizes(*fit_sizes), penalty) is expected
 
 
+@pytest.mark.parametrize(
+    ("fit_sizes", "expected"),
+    [
+        # The same with alpha=1e-2 and tf-idf, of which all rows have the length 1.
+        ((11_314, (20, 31_901), 87), True),  # 1.1, 0.56
+        ((15_000, (150, 5026), 8), False),  # 0.46, 0.82
+    ],
+)
+def test_what_the_processor_has_said_with_a_strong_penalty(fit_sizes, expected):
+    assert takes_steps(sizes(*fit_sizes), L2, is_strong=True) is expected
+
+
+@pytest.mark.parametrize("kind", [np.array, sparse.csr_array])
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_what_is_strong(rows, monkeypatch, kind, n_ranks):
+    """By the mean squared length of the rows, here 500."""
+    asked = []
+    monkeypatch.setattr(
+        _opening, "takes_steps", lambda *_, is_strong, **__: asked.append(is_strong)
+    )
+    X, y, _ = rows
+    X = X * np.sqrt(500 / np.square(X).sum(axis=1).mean())
+    for alpha in (0.499, 0.501):
+        fit(kind(X), y, alpha=alpha, n_ranks=n_ranks)
+    assert asked == n_ranks * [False] + n_ranks * [True]
+
+
 def test_more_of_anything_takes_longer():
     def of_step(found, **place):
         return step_seconds(found, L2, **place)

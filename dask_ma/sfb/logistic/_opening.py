@@ -7,8 +7,9 @@ rows are; a step takes some products with all rows at once. Nothing is timed.
 from __future__ import annotations
 
 import numpy as np
+from scipy import sparse
 
-from dask_ma.comm import Group
+from dask_ma.comm import Group, allreduce
 from dask_ma.sfb.logistic._cost import Passes, passes_of
 from dask_ma.sfb.logistic._params import SFBParams
 from dask_ma.sfb.logistic._penalty import Penalty
@@ -19,6 +20,7 @@ from dask_ma.sfb.logistic._step_cost import (
     rows_of_hessian,
 )
 from dask_ma.sfb.logistic._unit_choice import can_mix, most_pairs
+from dask_ma.sfb.model._rows import row_batches
 from dask_ma.supervised import Problem
 
 # Seconds of a batch of dual ascent, whatever its rows, for sparse and dense ones.
@@ -42,6 +44,9 @@ _NEAR, _FAR = 5e-5, 2.5e-3
 # Steps for each pass that they take the place of; with an L1 part they look at few
 # coefficients to begin with, and fewer of them are needed.
 _STEPS, _STEPS_WITH_L1 = 1.4, 0.5
+# The same where the weight of the penalty is such a part of the mean squared length of
+# rows: one or two steps are all then, and passes are, too, but for intercepts.
+_STEPS_IF_STRONG, _STRONG = 1.0, 1e-3
 
 
 def opens_with_steps(group: Group, problem: Problem, params: SFBParams) -> bool:
@@ -71,22 +76,30 @@ def opens_with_steps(group: Group, problem: Problem, params: SFBParams) -> bool:
     # With an L1 part passes find out which coefficients count, if these are many.
     if penalty.l1 and passes.shape[0] * passes.shape[1] > MOST_VARIABLES:
         return False
-    return takes_steps(passes, penalty, is_far=group.layout.n_nodes > 1)
+    is_strong = penalty.l2 >= _STRONG * _mean_square(group, problem)
+    is_far = group.layout.n_nodes > 1
+    return takes_steps(passes, penalty, is_far=is_far, is_strong=is_strong)
 
 
-def takes_steps(passes: Passes, penalty: Penalty, *, is_far: bool = False) -> bool:
+def takes_steps(
+    passes: Passes, penalty: Penalty, *, is_far: bool = False, is_strong: bool = False
+) -> bool:
     """Whether steps on the whole objective take less than passes, by counts.
 
     Parameters
     ----------
     passes, penalty, is_far
         As in :func:`step_seconds`.
+    is_strong : bool, default=False
+        Whether the penalty is, beside the rows.
 
     Returns
     -------
     takes_steps : bool
     """
-    n_steps = _STEPS_WITH_L1 if penalty.l1 else _STEPS
+    n_steps = _STEPS_IF_STRONG if is_strong else _STEPS
+    if penalty.l1:
+        n_steps = _STEPS_WITH_L1
     of_step = step_seconds(passes, penalty, is_far=is_far)
     return n_steps * of_step <= pass_seconds(passes, is_far=is_far)
 
@@ -152,6 +165,15 @@ def step_seconds(passes: Passes, penalty: Penalty, *, is_far: bool = False) -> f
             seconds += hessian_seconds(*place, is_sparse=True) / _OF_MOMENTS
     seconds += _STEP + n_products * product + _ROW * n_rows * n_outputs
     return seconds + _COEFFICIENT * n_variables
+
+
+def _mean_square(group: Group, problem: Problem) -> float:
+    """Mean squared length of the rows of all ranks, as they are; a collective call."""
+    square = 0.0
+    for _, batch in row_batches(problem.shard, problem.n_problems):
+        elements = batch.X.data if sparse.issparse(batch.X) else batch.X
+        square += float(np.vdot(elements, elements))
+    return float(allreduce(group, np.array(square))) / problem.total_rows
 
 
 def _latency(passes: Passes, *, is_far: bool) -> float:
