@@ -104,6 +104,21 @@ def test_what_the_processor_has_said_with_an_l1_part(fit_sizes, expected):
 @pytest.mark.parametrize(
     ("fit_sizes", "expected"),
     [
+        # The same with an L1 penalty.
+        ((569, (1, 30)), True),  # 0.14, 0.08
+        ((32_561, (1, 123), 14), True),  # 0.7, 0.19
+        ((25_000, (1, 800), 87), True),  # 1.3, 1.4; with alpha=1e-2 0.86, 0.06
+        ((1797, (10, 64)), False),  # 0.24, 0.37
+    ],
+)
+def test_what_the_processor_has_said_with_an_l1_penalty(fit_sizes, expected):
+    found = takes_steps(sizes(*fit_sizes), Penalty(l1=1e-4), is_dual=False)
+    assert found is expected
+
+
+@pytest.mark.parametrize(
+    ("fit_sizes", "expected"),
+    [
         # The same with alpha=1e-2 and tf-idf, of which all rows have the length 1.
         ((11_314, (20, 31_901), 87), True),  # 1.1, 0.56
         ((15_000, (150, 5026), 8), False),  # 0.46, 0.82
@@ -126,6 +141,16 @@ def test_what_is_strong(rows, monkeypatch, kind, n_ranks):
     for alpha in (0.499, 0.501):
         fit(kind(X), y, alpha=alpha, n_ranks=n_ranks)
     assert asked == n_ranks * [False] + n_ranks * [True]
+
+
+def test_which_passes_there_would_be(rows, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        _opening, "takes_steps", lambda *_, is_dual, **__: asked.append(is_dual)
+    )
+    for penalty in ("l2", "elasticnet", "l1"):
+        fit(*rows, penalty=penalty)
+    assert asked == [True, True, False]
 
 
 def test_more_of_anything_takes_longer():
@@ -165,8 +190,13 @@ def test_default_parameters(rows, passes_made, n_ranks):
         {"shuffle": False},
         {"communication": "factors"},
         {"eta0": 0.1},
-        {"penalty": "elasticnet", "l1_ratio": 0.99},
-        {"penalty": "l1"},
+        {"penalty": "l1", "solver": "sgd"},
+        {"penalty": "l1", "eta0": 0.1},
+        {"penalty": "l1", "learning_rate": "constant"},
+        {"penalty": "l1", "n_iter_no_change": 5},
+        {"penalty": "l1", "communication": "factors"},
+        {"penalty": "elasticnet", "l1_ratio": 0.99, "batch_size": 32},
+        {"penalty": None, "alpha": 1e-4},
         {"refine": False},
         {"tol": None, "max_iter": 3},
         {"early_stopping": True},
@@ -243,6 +273,25 @@ def test_the_optimum_of_an_elastic_net(rows, passes_made, kind, fit_intercept, n
     other = fit(kind(X), y, weight, solver="sdca", **params)
     assert passes_made
     np.testing.assert_allclose(model.coef_, other.coef_, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [np.array, sparse.csr_array])
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize(
+    "penalty", [{"penalty": "l1"}, {"penalty": "elasticnet", "l1_ratio": 0.99}], ids=str
+)
+def test_the_optimum_of_a_1_norm(rows, passes_made, kind, n_ranks, penalty):
+    X, y, weight = rows
+    params = {**penalty, "alpha": 0.05, "tol": 1e-5, "n_ranks": n_ranks}
+    model = fit(kind(X), y, weight, **params)
+    assert not passes_made and model.t_ == 1
+    assert model.solver_ == "sgd" and not hasattr(model, "eta0_")
+    assert model.dual_gap_ <= 1e-5 * model.history_[-1]["objective"]
+    other = fit(kind(X), y, weight, solver="sgd", **params)
+    assert passes_made and other.eta0_ > 0
+    assert (model.coef_ == 0).any() and model.coef_.any()
+    np.testing.assert_allclose(model.coef_, other.coef_, atol=1e-3)
+    np.testing.assert_allclose(model.intercept_, other.intercept_, atol=1e-3)
 
 
 def test_an_elastic_net_of_many_coefficients(rows, passes_made, monkeypatch):
@@ -344,7 +393,7 @@ def test_who_has_them(hessians, n_features, far, params, has_any, kind):
 # Going on -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("penalty", ["l2", "elasticnet"])
+@pytest.mark.parametrize("penalty", ["l2", "elasticnet", "l1"])
 @pytest.mark.parametrize("n_ranks", [1, 2])
 @pytest.mark.parametrize("n_kept", [1, 3])
 def test_a_resumed_fit(
@@ -359,6 +408,17 @@ def test_a_resumed_fit(
         resumed = fit(*rows, **params)
     assert resumed.n_iter_ == whole.n_iter_ and not passes_made
     np.testing.assert_array_equal(resumed.coef_, whole.coef_)
+
+
+def test_a_resumed_fit_with_passes(rows, interrupted, tmp_path):
+    """Steps have taken over from those of gradient descent, whose length is told."""
+    params = {"penalty": "l1", "solver": "sgd", "tol": 1e-6}
+    whole = fit(*rows, **params)
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        with interrupted(whole.n_iter_ - 1):
+            fit(*rows, **params)
+        resumed = fit(*rows, **params)
+    assert resumed.n_iter_ == whole.n_iter_ and resumed.eta0_ == whole.eta0_
 
 
 def test_ranks_that_start_again(rows, passes_made, regrouped):

@@ -63,8 +63,9 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         `compression`, `wire_dtype` or ``relay=False`` of an exchange. `solver_` says
         which. Where a step of `refine` takes less than a pass, as with short rows or
         few classes, "auto" begins with such steps and makes no pass: for "l2", and for
-        "elasticnet" with up to 1200 coefficients, unless `batch_size`, `shuffle` or
-        `communication` is set; see the :ref:`User Guide <sfb_opening>`.
+        "elasticnet" and "l1" with up to 1200 coefficients, unless `batch_size`,
+        `shuffle`, `communication` or a parameter of "sgd" is set; see the
+        :ref:`User Guide <sfb_opening>`.
     fit_intercept : bool, default=True
         Whether to fit intercepts. Dense rows are then centred as :meth:`fit` looks at
         them: features that are far from the origin are no harder than others.
@@ -165,7 +166,7 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
     solver_ : str
         "sgd" or "sdca", also where no pass has been made.
     eta0_ : float
-        With "sgd", length of the first step.
+        With "sgd", length of the first step; missing where no pass has been made.
     communication_ : str
         What was sent: "factors", "full_matrix", "server" or "outputs"; or "alone",
         where rank 0 has made all steps.

@@ -60,7 +60,7 @@ def chosen_solver(estimator: Any) -> str:
         or is_set(estimator, "learning_rate")
         or (is_set(estimator, "n_iter_no_change") and not estimator.early_stopping)
     )
-    is_slow = estimator.penalty == "elasticnet" and estimator.l1_ratio >= _ABOUT_L1
+    is_slow = _is_about_l1(estimator)
     is_dual = _has_dual(estimator) and not is_slow and not asks_for_steps
     return "sdca" if is_dual else "sgd"
 
@@ -79,7 +79,18 @@ def may_open_with_steps(estimator: Any) -> bool:
     exchange = COMMUNICATION.as_object(estimator.communication)
     asks = any(is_set(estimator, name) for name in _PASSES)
     asks = asks or any(is_set(exchange, name) for name in exchange.get_params())
-    return chosen_solver(estimator) == "sdca" and not asks
+    if chosen_solver(estimator) == "sdca":
+        return not asks
+    # Others would have passes of gradient descent, unless the penalty is about an L1.
+    names = (*_STEPS, "n_iter_no_change")
+    asks = asks or any(is_set(estimator, name) for name in names)
+    return not asks and estimator.alpha > 0 and _is_about_l1(estimator)
+
+
+def _is_about_l1(estimator: Any) -> bool:
+    """Whether next to nothing of the penalty is an L2 part."""
+    is_mixed = estimator.penalty == "elasticnet" and estimator.l1_ratio >= _ABOUT_L1
+    return estimator.penalty == "l1" or is_mixed
 
 
 def _has_dual(estimator: Any) -> bool:

@@ -234,10 +234,11 @@ class Fit(Method):
             if self._is_refining and not self._room.steps:
                 self._is_refining = False
                 self._add_up(shared)
+            self._has_opened = self._is_refining and not shared.get("n_passes", 0)
             self._model = self._make_model()
             start = self._start(state)
         shard = problem.shard
-        if params.settings.is_alone:
+        if params.settings.is_alone and not self._has_opened:
             shard = gathered(shard, context.group)
         self.engine = BroadcastEngine(
             context, self._model, shard, params.settings, self.log, start
@@ -289,10 +290,10 @@ class Fit(Method):
     def _make_model(self) -> LogisticModel:
         """The model of the solver."""
         problem, params, totals = self._problem, self._params, self._totals
+        if self._is_refining and (params.solver == "sdca" or self._has_opened):
+            return StepsModel(problem, params, totals)
         if params.solver != "sdca":
             return GradientModel(problem, params, totals)
-        if self._is_refining:
-            return StepsModel(problem, params, totals)
         kind = ElasticDualModel if self._penalty.l1 else DualModel
         return kind(problem, params, totals, self.context.group)
 

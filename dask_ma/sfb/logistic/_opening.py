@@ -1,4 +1,4 @@
-"""The opening of a fit: passes of dual ascent, or steps on the whole objective.
+"""The opening of a fit: passes over batches, or steps on the whole objective.
 
 A pass goes over the rows by batches, each of which takes its time however short its
 rows are; a step takes some products with all rows at once. Nothing is timed.
@@ -42,8 +42,9 @@ _FLOPS = 2e10
 _OF_STEP, _OF_EXCHANGE = 25, 2
 _NEAR, _FAR = 5e-5, 2.5e-3
 # Steps for each pass that they take the place of; with an L1 part they look at few
-# coefficients to begin with, and fewer of them are needed.
-_STEPS, _STEPS_WITH_L1 = 1.4, 0.5
+# coefficients to begin with, and fewer of them are needed. Passes of gradient descent
+# take less than those of dual ascent.
+_STEPS, _STEPS_WITH_L1, _STEPS_OF_L1 = 1.4, 0.5, 0.75
 # The same where the weight of the penalty is such a part of the mean squared length of
 # rows: one or two steps are all then, and passes are, too, but for intercepts.
 _STEPS_IF_STRONG, _STRONG = 1.0, 1e-3
@@ -59,7 +60,7 @@ def opens_with_steps(group: Group, problem: Problem, params: SFBParams) -> bool:
     problem : Problem
         Rows and classes.
     params : SFBParams
-        Parameters of the fit, for "sdca".
+        Parameters of the fit.
 
     Returns
     -------
@@ -76,13 +77,21 @@ def opens_with_steps(group: Group, problem: Problem, params: SFBParams) -> bool:
     # With an L1 part passes find out which coefficients count, if these are many.
     if penalty.l1 and passes.shape[0] * passes.shape[1] > MOST_VARIABLES:
         return False
-    is_strong = penalty.l2 >= _STRONG * _mean_square(group, problem)
-    is_far = group.layout.n_nodes > 1
-    return takes_steps(passes, penalty, is_far=is_far, is_strong=is_strong)
+    kinds = {
+        "is_far": group.layout.n_nodes > 1,
+        "is_dual": params.solver == "sdca",
+        "is_strong": penalty.l2 >= _STRONG * _mean_square(group, problem),
+    }
+    return takes_steps(passes, penalty, **kinds)
 
 
 def takes_steps(
-    passes: Passes, penalty: Penalty, *, is_far: bool = False, is_strong: bool = False
+    passes: Passes,
+    penalty: Penalty,
+    *,
+    is_far: bool = False,
+    is_dual: bool = True,
+    is_strong: bool = False,
 ) -> bool:
     """Whether steps on the whole objective take less than passes, by counts.
 
@@ -90,6 +99,8 @@ def takes_steps(
     ----------
     passes, penalty, is_far
         As in :func:`step_seconds`.
+    is_dual : bool, default=True
+        Whether passes are those of dual ascent.
     is_strong : bool, default=False
         Whether the penalty is, beside the rows.
 
@@ -99,7 +110,7 @@ def takes_steps(
     """
     n_steps = _STEPS_IF_STRONG if is_strong else _STEPS
     if penalty.l1:
-        n_steps = _STEPS_WITH_L1
+        n_steps = _STEPS_WITH_L1 if is_dual else _STEPS_OF_L1
     of_step = step_seconds(passes, penalty, is_far=is_far)
     return n_steps * of_step <= pass_seconds(passes, is_far=is_far)
 
@@ -140,7 +151,7 @@ def step_seconds(passes: Passes, penalty: Penalty, *, is_far: bool = False) -> f
     passes, is_far
         As in :func:`pass_seconds`.
     penalty : Penalty
-        With an L2 part.
+        With an L2 part, or of few coefficients.
 
     Returns
     -------
