@@ -33,6 +33,16 @@ def test_a_weak_l1_part(params, most):
     assert model.n_iter_ <= most
 
 
+def test_what_rounding_hides_still_counts_for_the_bound():
+    """The objective falls no more; what is left of the gradient is much of the gap."""
+    rng = np.random.RandomState(0)
+    X = rng.normal(size=(2000, 15)) @ rng.normal(size=(15, 15))
+    y = X[:, 0] + rng.normal(size=2000) > 1.5
+    order = np.argsort(y, kind="stable")
+    model = fit(X[order], y[order], alpha=1e-8, penalty="l1")
+    assert model.dual_gap_ <= 1e-6 * model.history_[-1]["objective"]
+
+
 # Rare features ------------------------------------------------------------------------
 
 

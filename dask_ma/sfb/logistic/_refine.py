@@ -385,15 +385,20 @@ class Refinement:
         """Which share of rank 0's step it has made the objective fall; collective."""
         before, share, longest = self.now.objective, 1.0, 1.0
         slope = 0.0 if step is None else step.slope
-        for _ in range(n_trials):
+        # What rounding hides is no progress. With an L1 part the gap is mostly what is
+        # left of the gradient, by which such a step may make it smaller all the same.
+        is_hidden, gap = slope >= -_ROUNDING * abs(before), before - self.now.bound
+        is_open = self._l1.any() and np.isfinite(gap)
+        for trial in range(n_trials):
             candidate = None
-            # What rounding hides is no progress.
-            if step is not None and slope < -_ROUNDING * abs(before):
+            if step is not None and (not is_hidden or (is_open and not trial)):
                 candidate = step.at(share)
             if not self._move(candidate):
                 break
             found = self._evaluate()
             is_lower = found.objective <= before + _SUFFICIENT * share * slope
+            if is_hidden:
+                is_lower = found.objective - found.bound <= gap / 2
             if broadcast(self._group, is_lower):
                 self.now, self._place = found, self._found(found)
                 return self._lengthen(step, before, share, longest)
