@@ -41,6 +41,7 @@ from dask_ma.data._memory import (
     refuse_unfinished,
     weight_per_row,
 )
+from dask_ma.data._packing import pack_block, unpack_block
 from dask_ma.data._partition import Deal, partition
 from dask_ma.data._placement import plan_dealt
 from dask_ma.data._recovery import can_be_had_again, drop_shards, recover_shards
@@ -106,6 +107,7 @@ __all__ = [
     "memory_taken",
     "merge_labels",
     "n_bytes",
+    "pack_block",
     "part_of_memory",
     "part_of_workers",
     "partition",
@@ -123,5 +125,6 @@ __all__ = [
     "spare_memory",
     "to_csr",
     "unique_labels_of",
+    "unpack_block",
     "weight_per_row",
 ]

@@ -25,6 +25,7 @@ from dask_ma.data._inputs import (
 )
 from dask_ma.data._moves import bytes_followed, firsts_of, move, piece_of, settle
 from dask_ma.data._placement import (
+    Plan,
     main_ranks,
     plan_contiguous,
     plan_dealt,
@@ -261,13 +262,7 @@ def _place_blocks(
     if narrow is not None and cache is None:
         size = size_of_blocks(client, blocks[0], info, sum(lengths))
         addresses = (size and narrow(size)) or addresses
-    if deals:
-        plan = plan_dealt(lengths, len(addresses))
-    elif in_place and _keeps():
-        imbalance = _config.get_fraction("data.imbalance")
-        plan = plan_in_place(lengths, held[0], addresses, imbalance)
-    else:
-        plan = plan_contiguous(lengths, len(addresses))
+    plan = _plan_rows(lengths, held[0] if in_place else None, addresses, deals)
     sources = _sources(blocks, columns)
     pieces, moved = move(
         client, plan, sources, held[0], lengths, addresses, owned, cache
@@ -309,6 +304,21 @@ def _to_disks(
 
 
 # -- Plans and places ----------------------------------------------------------------
+
+
+def _plan_rows(
+    lengths: list[int],
+    holders: list[list[str]] | None,
+    addresses: Sequence[str],
+    deals: bool,
+) -> Plan:
+    """Which rows each rank gets; `holders` is None for blocks that are the fit's."""
+    if deals:
+        return plan_dealt(lengths, len(addresses))
+    if holders is not None and _keeps():
+        imbalance = _config.get_fraction("data.imbalance")
+        return plan_in_place(lengths, holders, addresses, imbalance)
+    return plan_contiguous(lengths, len(addresses))
 
 
 def _keeps() -> bool:

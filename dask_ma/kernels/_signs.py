@@ -92,7 +92,7 @@ class SignedModel:
         system = self._hessian[np.ix_(free, free)]
         right = -(self._gradient + self._l1 * signs)[free]
         diagonal = np.diagonal(system).copy()
-        jitter = _JITTER * float(diagonal.max())
+        jitter = _JITTER * (float(diagonal.max()) or 1.0)  # of zeros, any will do
         while True:
             try:
                 factor = linalg.cho_factor(system, lower=True, check_finite=False)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
-
-import numpy as np
-from scipy import sparse
 
 from dask_ma import _config
 from dask_ma.comm import Group, gather
-from dask_ma.data import Block, InputInfo, Shard, join_shard, part_of_workers
+from dask_ma.data import (
+    InputInfo,
+    Shard,
+    join_shard,
+    pack_block,
+    part_of_workers,
+    unpack_block,
+)
 
 # Of the memory of a worker, what rows may take that come to it: once as they arrive,
 # and once as a block.
@@ -45,25 +48,9 @@ def gathered(shard: Shard, group: Group) -> Shard:
     """
     empty = replace(shard, blocks=[])
     own = join_shard(shard, shard.nbytes) if group.rank else empty
-    parts = gather(group, [_packed(block) for block in own.blocks])
+    parts = gather(group, [pack_block(block) for block in own.blocks])
     if parts is None:
         return empty
-    others = [_unpacked(each, shard.n_features) for part in parts for each in part]
+    others = [unpack_block(each, shard.n_features) for part in parts for each in part]
     whole = replace(shard, blocks=[*shard.blocks, *others])
     return join_shard(whole, whole.nbytes)
-
-
-def _packed(block: Block) -> list[Any]:
-    """A block as a message."""
-    X = block.X
-    rows = [X.data, X.indices, X.indptr] if sparse.issparse(X) else [X]
-    return [*rows, block.y, block.sample_weight]
-
-
-def _unpacked(message: list[Any], n_features: int) -> Block:
-    """The block of a message, which has no number."""
-    *rows, y, weight = message
-    X: Any = np.asarray(rows[0])
-    if len(rows) > 1:
-        X = sparse.csr_array(tuple(rows), shape=(len(y), n_features))
-    return Block(X, y, weight, -1, None)

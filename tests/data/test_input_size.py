@@ -68,17 +68,17 @@ def test_lazy_rows_are_known_where_they_are_few(inproc_client):
 @pytest.mark.parametrize("kind", ["array", "frame"])
 def test_blocks_tell_how_large_rows_are(kind, inproc_client):
     """Columns of a frame take fewer bytes than their common type, and are dense."""
-    X = np.zeros((30, 8))
-    frame = pd.DataFrame({name: np.zeros(30, np.int8) for name in "abcdefgh"})
+    X = np.zeros((3000, 8))
+    frame = pd.DataFrame({name: np.zeros(3000, np.int8) for name in "abcdefgh"})
     blocks = [X, X] if kind == "array" else [frame.assign(b=0.5), frame.assign(b=0.5)]
     futures = [inproc_client.scatter(block, hash=False) for block in blocks]
     info = InputInfo(kind, None, 8, None, np.dtype(np.float64))
-    size = size_of_blocks(inproc_client, futures, info, 60)
-    assert size[:3] == (60, 8, 480)
+    size = size_of_blocks(inproc_client, futures, info, 6000)
+    assert size[:3] == (6000, 8, 48_000)
     assert sum(size.held.values()) == size.nbytes > 0
     assert size_of_blocks(inproc_client, futures, info, 0) is None
     no_columns = info._replace(n_features=None)
-    assert size_of_blocks(inproc_client, futures, no_columns, 60) is None
+    assert size_of_blocks(inproc_client, futures, no_columns, 6000) is None
 
 
 def test_zeros_of_sparse_rows_are_not_stored():

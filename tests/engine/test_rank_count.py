@@ -197,6 +197,17 @@ def test_rows_may_turn_out_to_be_few(limit, n_ranks, kind, inproc_client, config
     np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-2)
 
 
+def test_rows_on_disks_stay_with_all_ranks(inproc_client, configured):
+    """As they are beyond memory, or nobody knows whether they are."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 5))
+    settings = {LIMIT: "1 MiB", "dask-ma.data.persist": False}
+    with inproc_client.as_current(), configured(settings):
+        data = counted_late(X, (X[:, 0] > 0).astype(int))
+        model = SFBLogisticRegression().fit(*data)
+    assert set(model.timeline_["rank"].tolist()) == {*range(4)}
+
+
 def test_rows_that_are_still_computed(inproc_client, configured):
     """The number of ranks is the same as if `fit` had been called later."""
     rng = np.random.default_rng(0)

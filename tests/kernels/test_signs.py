@@ -92,3 +92,9 @@ def test_newton_point(spread):
         x = newton_point(B, g, v, l1, l2)
         model = B + np.diag(l2), g - B @ v, l1
         assert violation(*model, x) <= 1e-8 * np.abs(model[1]).max()
+
+
+def test_a_matrix_of_zeros_comes_to_an_end():
+    """Variables without second derivatives have slopes below their 1-norms."""
+    model = SignedModel(np.zeros((2, 2)), np.array([0.5, -0.5]), np.ones(2))
+    assert np.abs(model.minimum(np.array([0.5, 0.5]))).max() <= 0.5

@@ -102,6 +102,14 @@ def test_rows_stay_where_that_is_better_or_asked_for(images, regression):
         assert chosen(model, *data, shuffle=True) is strategies.Gradients
 
 
+def test_rows_of_few_steps_go_nowhere(images, monkeypatch):
+    """All ranks make each step together in any case."""
+    monkeypatch.setattr("dask_ma.mpca.training._mixing.deal_rows", None)
+    model = MPCAClassifier((5,), max_iter=5)
+    data = blocks_of(*images)
+    assert chosen(model, *data, batch_size="auto") is strategies.Gradients
+
+
 def test_held_out_rows_are_of_ranks_that_differ_as_well(images):
     """The rows that are left are dealt out, and those of the score stay."""
     model = MPCAClassifier((20,), early_stopping=True, max_iter=5)
