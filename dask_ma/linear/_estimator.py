@@ -17,7 +17,7 @@ from dask_ma.base import (
     DistributedEstimator,
     DistributedRegressorMixin,
 )
-from dask_ma.kernels import Loss
+from dask_ma.kernels import Loss, transposed_copy
 from dask_ma.linear import _functions
 from dask_ma.linear._losses import as_named, loss_name
 from dask_ma.linear._patience import PATIENCE
@@ -110,7 +110,7 @@ class LinearEstimator(DistributedEstimator):
     def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
         """Fitted attributes in scikit-learn's names and shapes."""
         return {
-            "coef_": fitted["coef"],
+            "coef_": _by_features(fitted["coef"]),
             "intercept_": fitted["intercept"],
             "n_iter_": fitted["n_iter"],
             "t_": fitted["t"],
@@ -189,6 +189,13 @@ def given_model(coef_init: Any, intercept_init: Any) -> dict[str, Any]:
     # The fitted model, if any, has no say then.
     cold = {"is_warm": False, "warm_classes": None} if "coef" in changes else {}
     return {**changes, **cold}
+
+
+def _by_features(coef: np.ndarray) -> np.ndarray:
+    """Coefficients with those of a feature together, which sparse rows are read by."""
+    if coef.ndim < 2 or len(coef) == 1 or coef.flags.f_contiguous:
+        return coef
+    return transposed_copy(coef).T
 
 
 def _dense(coef: Any) -> np.ndarray:

@@ -16,7 +16,6 @@ from dask_ma.kernels import _outer
 from dask_ma.sfb import Exchange, _shared, run
 from dask_ma.sfb.exchange import _choice, _outputs
 from dask_ma.sfb.exchange._outputs import OutputShares, kept_every, packed, unpacked
-from dask_ma.sfb.logistic import _fitted_model
 from dask_ma.sfb.logistic._agent import join
 from dask_ma.sfb.metric import _models
 from dask_ma.sfb.model import _matrix, _rows
@@ -231,28 +230,29 @@ def test_zeros_need_not_be_transposed(monkeypatch, content):
     SFBLogisticRegression(communication=content, n_ranks=2, **params).fit(X, y)
 
 
-@pytest.mark.parametrize(("n_ranks", "widths"), [(2, [2, 2, 3]), (3, [1, 2, 2, 2])])
-def test_each_rank_transposes_its_outputs(monkeypatch, n_ranks, widths):
-    """And sends some of them at a time, whatever parts that makes."""
-    monkeypatch.setattr(_outputs, "_PART_BYTES", 2 * 200 * 8)
-    found, plain = [], _outputs.transposed_copy
-
-    def transposed_copy(array, out=None):
-        found.append(array.shape)
-        return plain(array, out=out)
-
-    monkeypatch.setattr(_outputs, "transposed_copy", transposed_copy)
-    whole = np.arange(7 * 200.0).reshape(200, 7)
+@pytest.mark.parametrize("n_rows", [1, 199, 200])
+def test_arrays_put_together_some_rows_at_a_time(monkeypatch, n_rows):
+    """Rank 0 gets no more at once; of a row it may be that no more fits."""
+    monkeypatch.setattr(_outputs, "_PART_BYTES", 50 * 3 * 8)
+    whole, sizes = np.arange(7.0 * n_rows).reshape(n_rows, 7), []
 
     def program(group):
+        plain = group.recv
+
+        def recv(*place):
+            part = plain(*place)
+            sizes.append(len(part))
+            return part
+
+        group.recv = recv
         shares = OutputShares(group, 7)
         return shares.collect(shares.cut(whole), "whole")
 
-    with ThreadPoolExecutor(n_ranks) as pool:
-        first, *_ = pool.map(program, LocalGroup.create(n_ranks, ranks_per_node=1))
+    with ThreadPoolExecutor(2) as pool:
+        first, _ = pool.map(program, LocalGroup.create(2, ranks_per_node=1))
     np.testing.assert_array_equal(first, whole)
-    assert first.T.flags.c_contiguous
-    assert sorted(width for _, width in found) == widths
+    assert sizes[:-1] == [37] * (n_rows // 37)
+    assert sum(sizes) == n_rows
 
 
 def test_models_that_keep_something_for_their_slopes(
@@ -283,17 +283,14 @@ def test_arrays_put_together(n_ranks):
     def program(group):
         shares = OutputShares(group, 5)
         part, row = shares.cut(whole), shares.cut(whole[0])
-        by_outputs = shares.collect(part, "one")
-        by_rows = shares.collect(part, "other", by_rows=True)
-        return by_outputs, by_rows, shares.collect(row, "row")
+        return shares.collect(part, "some"), shares.collect(row, "row")
 
     with ThreadPoolExecutor(n_ranks) as pool:
         found = list(pool.map(program, LocalGroup.create(n_ranks)))
-    by_outputs, by_rows, row = found[0]
-    np.testing.assert_array_equal(by_outputs, whole)
-    np.testing.assert_array_equal(by_rows, whole)
+    together, row = found[0]
+    np.testing.assert_array_equal(together, whole)
     np.testing.assert_array_equal(row, whole[0])
-    assert by_outputs.T.flags.c_contiguous and by_rows.flags.c_contiguous
+    assert together.flags.c_contiguous
 
 
 @pytest.mark.parametrize("n_ranks", [1, 3])
@@ -303,10 +300,8 @@ def test_outputs_come_straight_from_the_ranks(monkeypatch, inproc_client, n_rank
     params |= {"random_state": 0, "n_ranks": n_ranks}
     expected = SFBLogisticRegression(communication="factors", **params).fit(X, y)
     monkeypatch.setattr(OutputShares, "collect", None)
-    # No rank has its outputs twice: the client transposes them as it joins them.
-    monkeypatch.setattr(_fitted_model, "transposed_copy", None)
     model = SFBLogisticRegression(communication="outputs", **params).fit(X, y)
-    assert model.coef_.flags.c_contiguous and model.coef_.dtype == X.dtype
+    assert model.coef_.flags.writeable and model.coef_.dtype == X.dtype
     np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-9)
     np.testing.assert_allclose(model.intercept_, expected.intercept_, atol=1e-9)
     with inproc_client.as_current():

@@ -120,7 +120,7 @@ class L1Estimator(LinearEstimator):
         coef = np.zeros((fitted["n_features"], n_outputs), dtype=fitted["dtype"])
         coef.ravel()[fitted["coordinates"]] = fitted["coef"]
         return {
-            "coef_": np.ascontiguousarray(coef.T),
+            "coef_": coef.T,
             "intercept_": fitted["intercept"].astype(fitted["dtype"]),
             "dual_gap_": fitted["dual_gap"],
             "n_iter_": fitted["n_iter"],

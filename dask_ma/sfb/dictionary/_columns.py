@@ -159,7 +159,7 @@ class ColumnsFit(DictionaryFit):
 
     def model(self) -> Model:
         model = super().model()
-        atoms = self._table.shares.collect(self._atoms, "atoms", by_rows=True)
+        atoms = self._table.shares.collect(self._atoms, "atoms")
         statistics = self._solver.statistics[0], np.zeros_like(atoms)
         return {**model, "components": atoms, "statistics": statistics}
 

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.comm import Group, allgather
-from dask_ma.kernels import row_slice, transposed_copy
+from dask_ma.kernels import row_slice
 from dask_ma.kernels.prox import L1, L2, ElasticNet, NoPenalty
 from dask_ma.sfb.model._model import Batch, FactorModel, view_of
 from dask_ma.sfb.model._source import joined
@@ -133,9 +133,7 @@ class OutputShares:
         whole = (np.concatenate(each, axis=-1) for each in found)
         return {**arrays, **dict(zip(names, whole, strict=True))}
 
-    def collect(
-        self, array: np.ndarray, tag: str, *, by_rows: bool = False
-    ) -> np.ndarray:
+    def collect(self, array: np.ndarray, tag: str) -> np.ndarray:
         """The whole array on rank 0, one part after the other; a collective call.
 
         Parameters
@@ -144,49 +142,30 @@ class OutputShares:
             This rank's outputs.
         tag : str
             Tells one array from another.
-        by_rows : bool, default=False
-            Whether the elements of a row are to lie together in memory, else those of
-            an output.
 
         Returns
         -------
-        whole : ndarray of shape (n_outputs,) or (n_rows, n_outputs)
+        whole : ndarray of shape (n_outputs,) or (n_rows, n_outputs), C-contiguous
             Other ranks get back what they have given.
         """
         group, name = self._group, (_TAG, tag)
-        if not by_rows and array.ndim == 2:
-            return self._collect_outputs(array, name)
+        size = max(1, _PART_BYTES // max(1, array[:1].nbytes))
         if group.rank > 0:
-            group.send(array, 0, name)
-            return array
-        shape = *array.shape[:-1], self.n_outputs
-        whole = np.empty(shape, dtype=array.dtype)
-        start = 0
-        for source in range(group.size):
-            part = array if source == 0 else group.recv(source, name)
-            whole[..., start : start + part.shape[-1]] = part
-            start += part.shape[-1]
-        return whole
-
-    def _collect_outputs(self, array: np.ndarray, tag: Any) -> np.ndarray:
-        """The same with the elements of an output together, which each rank sees to."""
-        # Some outputs at a time travel while the next ones are transposed.
-        group, n_rows = self._group, len(array)
-        size = max(1, _PART_BYTES // max(1, n_rows * array.itemsize))
-        if group.rank > 0:
-            for start in range(0, array.shape[1], size):
-                part = transposed_copy(array[:, start : start + size])
-                group.push(part, 0, tag, copy=False)
+            # Some rows at a time: rank 0 has few of them twice.
+            for start in range(0, len(array), size):
+                group.push(array[start : start + size], 0, name)
             group.flush()
             return array
-        whole = np.empty((self.n_outputs, n_rows), dtype=array.dtype)
-        transposed_copy(array, out=whole[: array.shape[1]])
+        whole = np.empty((*array.shape[:-1], self.n_outputs), dtype=array.dtype)
+        whole[..., self.outputs] = array
         for source in range(1, group.size):
-            place = share_of(source, group.size, self.n_outputs)
-            for start in range(place.start, place.stop, size):
-                part = group.recv(source, tag)
-                whole[start : start + len(part)] = part
-        return whole.T
+            place = whole[..., share_of(source, group.size, self.n_outputs)]
+            start = 0
+            while start < len(place):
+                part = group.recv(source, name)
+                place[start : start + len(part)] = part
+                start += len(part)
+        return whole
 
     def _sent(self, batches: Iterator[Batch]) -> Iterator[list[Batch]]:
         """This rank's batches, some at a time, of which the next are under way."""

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from dask_ma.engine import RankContext, fit_rounds
-from dask_ma.kernels import transposed_copy
 from dask_ma.linear import initial_model, note_on_scales
 from dask_ma.sfb.logistic._cost import choose_settings
 from dask_ma.sfb.logistic._fit import Fit
@@ -86,18 +85,17 @@ def join(results: list[FitResult | None], params: SFBParams) -> FitResult:
     result : FitResult
     """
     first, *others = (result for result in results if result is not None)
-    if not others and first.fitted["coef"].flags.c_contiguous:
-        return first  # rank 0 has put it together
+    if not others:
+        return first
     models = [first.fitted, *(result.fitted for result in others)]
     intercept = np.concatenate([model["intercept"] for model in models])
     n_features, dtype = first.fitted["coef"].shape[1], first.fitted["coef"].dtype
-    coef, start = np.empty((len(intercept), n_features), dtype), 0
+    columns, start = np.empty((n_features, len(intercept)), dtype), 0
     for model in models:
         part = model.pop("coef")  # no part is there longer than need be
-        place = coef[start : start + len(part)]
-        # A rank keeps its outputs with those of a feature together, and sends them so.
-        transposed_copy(part.T, out=place)
+        columns[:, start : start + len(part)] = part.T
         start += len(part)
+    coef = columns.T
     fitted = {**first.fitted, "coef": coef, "intercept": intercept}
     return first._replace(fitted=fitted)
 

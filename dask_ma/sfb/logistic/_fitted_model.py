@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from dask_ma.kernels import transposed_copy
 from dask_ma.linear import LinearModel
 from dask_ma.sfb._engine import BroadcastEngine
 from dask_ma.sfb.logistic._span import Span
@@ -59,10 +58,10 @@ def linear_model(
     if span is not None and (is_asked or is_first):
         coef = span.coef_of(values)
         return LinearModel(coef, np.array(intercept, dtype=coef.dtype))
-    # Of parts the client makes the whole, which transposes them by the way.
-    is_to_copy = everywhere or (is_first and not engine.is_shared)
-    coef = transposed_copy(values) if is_to_copy else values.T
-    return LinearModel(coef, np.array(intercept))
+    # The engine may go on with its own; of parts the client makes the whole.
+    if everywhere or (is_first and not engine.is_shared):
+        values = np.array(values)
+    return LinearModel(values.T, np.array(intercept))
 
 
 def _worked_out(
@@ -72,7 +71,7 @@ def _worked_out(
     # Where nobody looks at it, coefficients are the dual sums, which are there.
     intercept, values = matrix.intercept, matrix.values
     if is_wanted:
-        values = matrix.copy_of_whole().T
+        values = matrix.copy_of_whole()
     if intercept is None:
         intercept = np.zeros(values.shape[1], dtype=values.dtype)
     intercept = totals.from_centred(values, intercept)

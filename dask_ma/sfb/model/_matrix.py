@@ -152,12 +152,12 @@ class ParameterMatrix:
 
         Returns
         -------
-        matrix : ndarray of shape (n_outputs, n_features), C-contiguous
+        values : ndarray of shape (n_features, n_outputs), C-contiguous
         """
-        found, start = np.empty(self.shape, dtype=self.dtype), 0
+        found, start = np.empty(self.shape[::-1], dtype=self.dtype), 0
         for part in self.chunks():
             stop = start + len(part)
-            transposed_copy(part, found[:, start:stop])
+            found[start:stop] = part
             start = stop
         return found
 
