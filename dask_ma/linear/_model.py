@@ -338,36 +338,73 @@ class Evaluator:
 
     def _loss_sums(self, model: LinearModel) -> np.ndarray:
         """Weighted sums of the losses on this rank's rows, one per problem."""
-        sums = np.zeros(len(model.coef))
-        coef = model.coef if model.coef.any() else model.coef[:, :0]
-        for block in self._problem.shard.read():
-            sums += loss_sums(
-                # Zeros need no look at X.
-                block.X if coef.shape[1] else np.empty((len(block.y), 0)),
-                block.y,
-                block.sample_weight,
-                coef,
-                model.intercept,
-                loss=self._params.loss,
-                epsilon=self._params.epsilon,
-                one_vs_rest=self._params.is_classifier,
-                positive_weight=self._problem.positive_weight,
-            )
-        return sums
+        return loss_sums_of(model, self._problem, self._params)
 
     def _penalty(self, model: LinearModel) -> float:
         """Penalty of the weights without alpha; not finite if they are not."""
-        params = self._params
         with self._context.span("evaluate"):
-            if params.penalty is None:
-                return 0.0 if np.isfinite(model.coef).all() else math.inf
-            return float(penalty_value(params.penalty, model.coef, params.l1_ratio))
+            return penalty_of(model, self._params)
 
     def _objective(self, losses: np.ndarray, penalty: float) -> float:
         """Mean loss plus penalty, averaged over the problems; inf if not finite."""
         objective = float(losses.mean() / self._problem.total_weight)
         objective += self._params.alpha * penalty / len(losses)
         return objective if math.isfinite(objective) else math.inf
+
+
+def loss_sums_of(
+    model: LinearModel, problem: Problem, params: LinearParams
+) -> np.ndarray:
+    """Weighted sums of the losses of a model on this rank's rows, one per problem.
+
+    Parameters
+    ----------
+    model : LinearModel
+        The model.
+    problem : Problem
+        With the rows.
+    params : LinearParams
+        Parameters of the fit.
+
+    Returns
+    -------
+    sums : ndarray of shape (n_problems,)
+    """
+    sums = np.zeros(len(model.coef))
+    coef = model.coef if model.coef.any() else model.coef[:, :0]
+    for block in problem.shard.read():
+        sums += loss_sums(
+            # Zeros need no look at X.
+            block.X if coef.shape[1] else np.empty((len(block.y), 0)),
+            block.y,
+            block.sample_weight,
+            coef,
+            model.intercept,
+            loss=params.loss,
+            epsilon=params.epsilon,
+            one_vs_rest=params.is_classifier,
+            positive_weight=problem.positive_weight,
+        )
+    return sums
+
+
+def penalty_of(model: LinearModel, params: LinearParams) -> float:
+    """Penalty of the weights without alpha; not finite if they are not.
+
+    Parameters
+    ----------
+    model : LinearModel
+        The model.
+    params : LinearParams
+        Parameters of the fit.
+
+    Returns
+    -------
+    penalty : float
+    """
+    if params.penalty is None:
+        return 0.0 if np.isfinite(model.coef).all() else math.inf
+    return float(penalty_value(params.penalty, model.coef, params.l1_ratio))
 
 
 def score_sums(shard: Shard, model: LinearModel, *, is_classifier: bool) -> np.ndarray:

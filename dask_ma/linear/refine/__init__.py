@@ -2,13 +2,16 @@
 
 from dask_ma.linear.refine._choice import is_one_round, is_quick, unrefined_by
 from dask_ma.linear.refine._coordinates import Penalty
+from dask_ma.linear.refine._near import NEAR, start_ratio
 from dask_ma.linear.refine._run import Refinable, refine
 
 __all__ = [
+    "NEAR",
     "Penalty",
     "Refinable",
     "is_one_round",
     "is_quick",
     "refine",
+    "start_ratio",
     "unrefined_by",
 ]

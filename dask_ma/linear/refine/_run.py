@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 
-from dask_ma.comm import Group, allreduce, broadcast
+from dask_ma.comm import allreduce, broadcast
 from dask_ma.engine import (
     Adder,
     Method,
@@ -59,6 +57,8 @@ class Refinable(Method):
         Rounds of the refinement among those made; a part of the state.
     has_converged : bool
         Whether the refinement has; a part of the state.
+    is_near : bool
+        Whether the model that the fit starts from is near the optimum already.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Refinable(Method):
         self.params = params
         self.current = model
         self.n_refined = 0
-        self.has_converged = False
+        self.has_converged = self.is_near = False
 
     @property
     def output(self) -> LinearModel:
@@ -160,10 +160,6 @@ def _is_mirrored(rounds: Refinable, add_up: Adder | None) -> bool:
     return are_apart and add_up is None and n_weights <= _MOST_MIRRORED
 
 
-def _add_up(group: Group, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    return allreduce(group, list(arrays))
-
-
 class Refinement(Method):
     """Steps of second order, each of which takes a pass over the rows."""
 
@@ -180,7 +176,7 @@ class Refinement(Method):
             rounds.problem,
             rounds.params,
             self.log,
-            add_up or partial(_add_up, rounds.context.group),
+            add_up or (lambda arrays: allreduce(self.context.group, list(arrays))),
         )
         self._best: Best | None = None
         self._search: Search | None = None  # on ranks that make it
@@ -242,7 +238,8 @@ class Refinement(Method):
         is_in_vain = before.is_worse and not before.n_refined
         if is_in_vain:
             model = initial_model(problem, params)
-        self._is_warm = before.n_rounds > before.n_refined and not is_in_vain
+        is_warm = before.is_near or before.n_rounds > before.n_refined
+        self._is_warm = is_warm and not is_in_vain
         return self._begin(model)
 
     def _begin(self, model: LinearModel) -> Best:
@@ -382,7 +379,7 @@ class MirroredRefinement(Refinement):
         if group.rank:
             self._search = None
         self._request = Request(*broadcast(group, tuple(self._request)))
-        return _add_up(group, self._evaluate())
+        return allreduce(group, list(self._evaluate()))
 
 
 class FewRowsRefinement(Refinement):

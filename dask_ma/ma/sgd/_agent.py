@@ -33,7 +33,7 @@ from dask_ma.linear import (
     rounding_of,
     with_targets,
 )
-from dask_ma.linear.refine import Refinable, is_one_round, refine
+from dask_ma.linear.refine import NEAR, Refinable, is_one_round, refine, start_ratio
 from dask_ma.ma._paradigm import Gradients, aggregate
 from dask_ma.ma.sgd._columns import use_columns
 from dask_ma.ma.sgd._paradigms import (
@@ -72,7 +72,8 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
 
     A round takes all ranks from one common model to the next, as the paradigm has it.
     What the rounds end with is refined if that is asked for, or needed. Where a round
-    of that finds the optimum of few rows from any model, there are no others.
+    of that finds the optimum of few rows from any model, or the model of the fit before
+    serves these rows as well, there are no others.
 
     Parameters
     ----------
@@ -108,7 +109,12 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
     problem, validation = hold_out(context, problem, params)
     # What is done once per block costs a look at all coefficients.
     problem = replace(problem, shard=join_shard(problem.shard, params.join_limit))
-    rounds = Rounds(context, problem, validation, params, columns)
+    ratio = start_ratio(context.group, problem, params) if params.hands_over else NEAR
+    if ratio >= 1:
+        # Steps from zero take less than those that leave such a model.
+        params = replace(params, coef=None, intercept=None)
+    is_near = ratio < NEAR
+    rounds = Rounds(context, problem, validation, params, columns, is_near=is_near)
     refines = is_refined(params)
     ended = fit_rounds(context, rounds, state, goes_on=refines)
     converged, t = ended.stop, rounds.mean_of_t()
@@ -139,11 +145,15 @@ class Rounds(Refinable):
         validation: Shard | None,
         params: FitParams,
         columns: UsedColumns,
+        *,
+        is_near: bool = False,
     ) -> None:
         super().__init__(context, problem, params, initial_model(problem, params))
         self._columns = columns
         # Its steps would be in vain, and ranks need not load scikit-learn for them.
-        self._is_left_out = params.hands_over and is_one_round(params, problem)
+        self.is_near = is_near
+        is_left_out = is_near or is_one_round(params, problem)
+        self._is_left_out = params.hands_over and is_left_out
         self._mean = RunningMean(params.average, problem.total_rows)
         if params.mean is not None:
             coef, intercept, *counts = params.mean
