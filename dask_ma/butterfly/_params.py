@@ -72,7 +72,7 @@ class ButterflyParams(RefineParams):
 
         Rounds of Newton's method are few wherever it begins. L-BFGS, which "auto" takes
         for many features and for kinks, has been left with more than it could do by it,
-        but where there are many classes.
+        but where rows are sparse or there are many classes.
         """
         return may_hand_over(self) and is_refined(self) and self.takes_back
 

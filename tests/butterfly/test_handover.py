@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.datasets import load_diabetes, load_digits, make_classification
 
 from dask_ma import ButterflySGDClassifier, ButterflySGDRegressor
@@ -148,9 +149,53 @@ def test_many_classes_do_not_wait_for_passes(classes, n_ranks):
     ("n_classes", "loss"), [(63, "log_loss"), (64, "hinge")], ids=str
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_fewer_classes_and_kinks_wait(classes, n_classes, loss):
+def test_fewer_classes_of_dense_rows_and_kinks_wait(classes, n_classes, loss):
     X, y = (array[: 5 * n_classes] for array in classes)
     params = {**MANY, "loss": loss, "refine_max_iter": 64, "n_ranks": 1, "max_iter": 40}
     own = ButterflySGDClassifier(**params).fit(X, y)
     patient = ButterflySGDClassifier(**params, n_iter_no_change=5).fit(X, y)
     assert passes(own) == passes(patient)
+
+
+@pytest.fixture(scope="module")
+def words():
+    """Sparse rows of more columns than Newton's method can have, and values."""
+    rng = np.random.default_rng(0)
+    X = sparse.random_array((600, 800), density=0.02, format="csr", rng=rng)
+    values = X @ rng.normal(size=800) + 0.1 * rng.normal(size=600)
+    return X, values
+
+
+@pytest.mark.usefixtures("no_products")
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize(
+    ("loss", "n_classes"),
+    [("log_loss", 2), ("log_loss", 5), ("hinge", 2), ("squared_error", 0)],
+    ids=str,
+)
+def test_sparse_rows_do_not_wait_for_passes(words, loss, n_classes, n_ranks):
+    """Each step of a pass moves weights of columns that few rows have."""
+    X, y = words
+    if n_classes:
+        y = np.searchsorted(np.quantile(y, np.arange(1, n_classes) / n_classes), y)
+    kind = ButterflySGDClassifier if n_classes else ButterflySGDRegressor
+    params = {"loss": loss, "alpha": 1e-3, "random_state": 0, "n_ranks": n_ranks}
+    hasty = kind(**params).fit(X, y)
+    patient = kind(**params, n_iter_no_change=5).fit(X, y)
+    values = passes(hasty)
+    gains = 1 - np.array(values[1:]) / np.minimum.accumulate(values)[:-1]
+    assert (gains < 0.1).tolist() == [False] * (len(gains) - 1) + [True]
+    assert len(passes(patient)) >= len(values) + 4
+    ends = [model.history_[-1]["objective"] for model in (hasty, patient)]
+    assert ends[0] == pytest.approx(ends[1], rel=hasty.refine_tol)
+
+
+@pytest.mark.usefixtures("no_products")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_kinks_of_several_classes_wait_for_passes(words):
+    X, y = words
+    y = np.searchsorted(np.quantile(y, [0.3, 0.6]), y)
+    params = {"loss": "hinge", "alpha": 1e-3, "random_state": 0, "n_ranks": 1}
+    own = ButterflySGDClassifier(**params, max_iter=40).fit(X, y)
+    patient = ButterflySGDClassifier(**params, max_iter=40, n_iter_no_change=5)
+    assert passes(own) == passes(patient.fit(X, y))

@@ -12,9 +12,12 @@ from dask_ma.linear.refine._rules import most_weights
 from dask_ma.supervised._problem import Problem
 
 # Problems, one for each class, from which a pass of SGD takes more than a round of
-# L-BFGS. With fewer classes than that and as many columns as Newton's method cannot
-# have, L-BFGS has been left with more than its rounds could do.
+# L-BFGS. With fewer classes than that and dense rows of as many columns as Newton's
+# method cannot have, L-BFGS has been left with more than its rounds could do.
 _MANY_PROBLEMS = 64
+# Part of the elements that sparse rows have, at most; their steps of SGD move weights
+# of all columns.
+_SPARSE = 0.1
 
 
 def is_one_round(params: RefineParams, problem: Problem) -> bool:
@@ -27,9 +30,13 @@ def is_quick(params: RefineParams, problem: Problem) -> bool:
     if is_one_round(params, problem) or choose_method(params, problem) == "newton":
         return True
     # Rounds of L-BFGS are more, but each of them takes less than a pass, whose steps
-    # change the weights of all problems.
-    is_smooth = math.isfinite(make_loss(params.loss, params.epsilon).smoothness)
-    return is_smooth and problem.n_problems >= _MANY_PROBLEMS
+    # change the weights of all problems, or of all columns.
+    n_elements = problem.total_rows * problem.shard.n_features
+    is_sparse = problem.total_stored <= _SPARSE * n_elements
+    if math.isfinite(make_loss(params.loss, params.epsilon).smoothness):
+        return is_sparse or problem.n_problems >= _MANY_PROBLEMS
+    # Each class has kinks of its own, and takes rounds of its own.
+    return is_sparse and problem.n_problems == 1
 
 
 def choose_method(params: RefineParams, problem: Problem) -> str:
