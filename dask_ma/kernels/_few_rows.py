@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy import linalg, special
+from scipy.linalg import lapack
 
 from dask_ma.kernels.losses import (
     EpsilonInsensitive,
@@ -233,7 +234,7 @@ def _least_squares(
     problem: _Problem, intercept: float | None
 ) -> tuple[np.ndarray, float]:
     """The optimum where the dual is a parabola without bounds."""
-    solve = _solver(problem.quadratic + np.diag(problem.diagonal))
+    solve = _solver(problem.quadratic, problem.diagonal)
     own, ones = solve(problem.linear), solve(np.ones(len(problem.linear)))
     b = float(own.sum() / ones.sum()) if intercept is None else intercept
     return b * ones - own, b
@@ -340,7 +341,7 @@ class _Interior:
         self._residual, self._bend = residual, np.maximum(bend, _SMALLEST)
         self._inverse = (1 / self._bend).sum(axis=0)
         added = problem.diagonal + 1 / self._inverse
-        self._system = _solver(problem.quadratic + np.diag(added))
+        self._system = _solver(problem.quadratic, added)
         self._ones = self._system(np.ones(len(v))) if self._is_free else np.zeros(0)
         self._total = float(v.sum())
 
@@ -391,22 +392,26 @@ class _Step(NamedTuple):
     intercept: float
 
 
-def _solver(system: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """What solves a positive definite system, in units in which its diagonal is 1."""
-    units = 1 / np.sqrt(np.diagonal(system))
-    scaled = system * units * units[:, np.newaxis]
-    if not np.isfinite(scaled).all():
+def _solver(
+    quadratic: np.ndarray, added: np.ndarray
+) -> Callable[[np.ndarray], np.ndarray]:
+    """What solves ``quadratic + diag(added)``, in units in which its diagonal is 1."""
+    units = 1 / np.sqrt(np.diagonal(quadratic) + added)
+    scaled = np.multiply(quadratic, units)
+    scaled *= units[:, np.newaxis]
+    scaled[np.diag_indices(len(units))] = 1 + _DAMPING * len(units)
+    # SciPy's own functions would look for numbers that are not finite, and copy.
+    factor, failed = lapack.dpotrf(scaled.T, lower=1, clean=0, overwrite_a=1)
+    if failed:
         raise linalg.LinAlgError("the system is beyond the range of numbers")
-    damped = scaled.copy()
-    damped[np.diag_indices(len(scaled))] += _DAMPING * len(scaled)
-    factor = linalg.cho_factor(damped, check_finite=False)
 
     def solve(right: np.ndarray) -> np.ndarray:
-        right = units * right
-        found: np.ndarray = linalg.cho_solve(factor, right, check_finite=False)
+        found, _ = lapack.dpotrs(factor, units * right, lower=1, overwrite_b=1)
+        found *= units
         # What the damping has changed is found from what is left.
-        left = right - scaled @ found
-        found += linalg.cho_solve(factor, left, check_finite=False)
-        return units * found
+        left = right - quadratic @ found - added * found
+        more, _ = lapack.dpotrs(factor, units * left, lower=1, overwrite_b=1)
+        found += units * more
+        return np.asarray(found)
 
     return solve
