@@ -140,9 +140,10 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearButterfly):
         Whether second-order steps go on from where the passes have ended to the optimum
         of the objective. "newton" needs passes that cost each row the square of the
         number of features; "lbfgs" is for many features. "auto" finds the optimum from
-        the products of all pairs of rows where they are few against the features, else
-        takes what the number of features allows, ends after one look at the gradient if
-        the passes have come near enough, and leaves a fit alone with ``tol=None``,
+        the products of all pairs of rows where they are few against the features, or
+        with "hinge" of those within their margins where they are few, else takes what
+        the number of features allows, ends after one look at the gradient if the passes
+        have come near enough, and leaves a fit alone with ``tol=None``,
         `early_stopping` or ``mixing="none"``. None ends with the passes.
     refine_max_iter : int, default=500
         Most rounds of the refinement, each of which evaluates the objective and its

@@ -22,11 +22,11 @@ from dask_ma.kernels import (
     chunked_predictions,
     few_rows_optimum,
     make_loss,
-    moment_sums,
     one_vs_rest_targets,
     positive_factors,
 )
 from dask_ma.linear._model import LinearModel, RefineParams
+from dask_ma.linear.refine._centred import CentredRows
 from dask_ma.linear.refine._coordinates import Coordinates, Penalty
 from dask_ma.supervised._problem import Problem
 
@@ -262,20 +262,4 @@ def _gather_sparse(group: Group, shard: Shard, centre: np.ndarray) -> np.ndarray
         for arrays in part
     ]
     X = sparse.vstack(rows, format="csr").astype(np.float64)
-    # Of columns far from zero all digits would be lost before the centre is taken away,
-    # and of those that are dense by a quarter, as these are, products take less time.
-    mean, mean_square = moment_sums(X, None) / X.shape[0]
-    is_far = (2 * mean**2 > mean_square) & (centre != 0)
-    is_far |= 4 * np.bincount(X.indices, minlength=X.shape[1]) > X.shape[0]
-    distant, rest = np.flatnonzero(is_far), np.flatnonzero(~is_far)
-    near, centre_near = X[:, rest], centre[rest]
-    along = near @ centre_near
-    products = np.asarray((near @ near.T).toarray())
-    products -= along + along[:, np.newaxis]
-    products += centre_near @ centre_near
-    far, width = X.tocsc(), max(1, _CHUNK // X.shape[0])
-    for start in range(0, len(distant), width):
-        some = distant[start : start + width]
-        centred = far[:, some].toarray() - centre[some]
-        products += centred @ centred.T
-    return products
+    return CentredRows(X, centre).products()

@@ -136,10 +136,11 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
         of the objective. "newton" needs passes that cost each row the square of the
         number of features; "lbfgs" is for many features. "auto" finds the optimum from
         the products of all pairs of rows where they are few against the features and
-        the penalty is L2, else takes what the number of features allows, or of those
-        that L1 leaves where L-BFGS is slow, ends after a few passes where the rounds
-        have come near enough, and begins early where they bring little (`tol`) or
-        worsen the model (`n_iter_no_change`). It leaves a fit alone with ``tol=None``,
+        the penalty is L2, or with "hinge" of those within their margins where they are
+        few, else takes what the number of features allows, or of those that L1 leaves
+        where L-BFGS is slow, ends after a few passes where the rounds have come near
+        enough, and begins early where they bring little (`tol`) or worsen the model
+        (`n_iter_no_change`). It leaves a fit alone with ``tol=None``,
         `early_stopping`, ``learning_rate="pa1"`` or "pa2",
         ``paradigm="gradient"`` or ``loss="perceptron"``, whose optimum is zero. None
         ends with the rounds.

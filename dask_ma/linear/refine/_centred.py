@@ -1,0 +1,106 @@
+"""Rows with the centre of their columns taken away, which sparse ones keep beside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from dask_ma.kernels import moment_sums
+
+_CHUNK = 2**20  # elements of columns that are made dense at a time
+
+
+class CentredRows:
+    """Products of rows whose columns have been centred.
+
+    Parameters
+    ----------
+    X : ndarray or csr_array of float64, shape (n_rows, n_features)
+        Rows as they are.
+    centre : ndarray of shape (n_features,)
+        What is taken away from each.
+    """
+
+    def __init__(self, X: Any, centre: np.ndarray) -> None:
+        self._X = X
+        self._centre = centre
+        if not sparse.issparse(X):
+            self._rows = X - centre
+            return
+        # Of columns far from zero all digits would be lost before the centre is taken
+        # away, and of those that are dense by a quarter products take less time dense.
+        mean, mean_square = moment_sums(X, None) / X.shape[0]
+        is_far = (2 * mean**2 > mean_square) & (centre != 0)
+        is_far |= 4 * np.bincount(X.indices, minlength=X.shape[1]) > X.shape[0]
+        distant, rest = np.flatnonzero(is_far), np.flatnonzero(~is_far)
+        self._near, self._near_centre = X[:, rest], centre[rest]
+        self._far, self._far_centre = X.tocsc()[:, distant].tocsr(), centre[distant]
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns."""
+        return int(self._X.shape[1])
+
+    def products(self, chosen: np.ndarray | None = None) -> np.ndarray:
+        """Products of all pairs of rows, or of some.
+
+        Parameters
+        ----------
+        chosen : ndarray of int, shape (n_chosen,), default=None
+            Which rows; None is all.
+
+        Returns
+        -------
+        products : ndarray of shape (n_chosen, n_chosen)
+        """
+        if not sparse.issparse(self._X):
+            rows = self._rows if chosen is None else self._rows[chosen]
+            return np.asarray(rows @ rows.T)
+        near, far = self._near, self._far
+        if chosen is not None:
+            near, far = near[chosen], far[chosen]
+        along = near @ self._near_centre
+        products = np.asarray((near @ near.T).toarray())
+        products -= along + along[:, np.newaxis]
+        products += self._near_centre @ self._near_centre
+        far, width = far.tocsc(), max(1, _CHUNK // max(1, far.shape[0]))
+        for start in range(0, far.shape[1], width):
+            some = slice(start, start + width)
+            centred = far[:, some].toarray() - self._far_centre[some]
+            products += centred @ centred.T
+        return products
+
+    def sum(self, chosen: np.ndarray, shares: np.ndarray) -> np.ndarray:
+        """Sum of some rows, each times its share.
+
+        Parameters
+        ----------
+        chosen : ndarray of int, shape (n_chosen,)
+            Which rows.
+        shares : ndarray of shape (n_chosen,)
+            Their shares.
+
+        Returns
+        -------
+        coef : ndarray of shape (n_features,)
+        """
+        total = np.asarray(self._X[chosen].T @ shares)
+        total -= shares.sum() * self._centre
+        return total
+
+    def values(self, coef: np.ndarray) -> np.ndarray:
+        """Products of all rows with coefficients.
+
+        Parameters
+        ----------
+        coef : ndarray of shape (n_features,)
+
+        Returns
+        -------
+        values : ndarray of shape (n_rows,)
+        """
+        values: np.ndarray = self._X @ coef
+        values -= self._centre @ coef
+        return values

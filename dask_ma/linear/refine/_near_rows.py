@@ -1,0 +1,256 @@
+"""The optimum of a hinge that few rows of each class decide, which one rank finds.
+
+First derivatives alone tell after hundreds of passes which rows those are that lie
+within their margins at the optimum. Where they are few, the optima of some rows tell it
+soon, class by class. Rank 0 has all rows for that.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from dask_ma.comm import Group, allreduce, broadcast, gather
+from dask_ma.kernels import (
+    chunked_predictions,
+    one_vs_rest_targets,
+    positive_factors,
+)
+from dask_ma.linear._model import LinearModel, RefineParams
+from dask_ma.linear.refine._centred import CentredRows
+from dask_ma.linear.refine._choice import choose_method
+from dask_ma.linear.refine._coordinates import Coordinates, Penalty
+from dask_ma.linear.refine._few_rows import Optimum, few_rows_round
+from dask_ma.linear.refine._row_sets import FEWEST, RowSets
+from dask_ma.supervised._problem import Problem
+
+# Stored elements of all rows, which are sent to one rank: 96 MiB.
+_MOST_ELEMENTS = 2**23
+# What things take, in ns: a set, the cube of its rows, a pair of its rows for each
+# dense column, and a stored element of all rows.
+_SET, _CUBE, _PAIR, _VALUE = 1.5e6, 0.2, 0.1, 2.0
+# And what a round of steps takes: a problem, its stored elements, sparse and dense, its
+# rows and its columns; by Newton's method, pairs of columns of each row.
+_PROBLEM, _SPARSE, _DENSE, _ROW, _COLUMN, _SECOND = 6e4, 3.0, 0.4, 15.0, 20.0, 0.2
+# So many rounds at most may take less. Sets are taken to be this much larger than the
+# rows within the margin before, and so many.
+_ROUNDS, _GROWN, _SETS = 100, 2.5, 3
+_SLACK = 0.05  # of all problems, by which the first ones may exceed their part
+
+
+class Plan(NamedTuple):
+    """What is known of a model before its problems are solved.
+
+    Attributes
+    ----------
+    objectives : ndarray of shape (n_problems,)
+        Of the model.
+    n_within : ndarray of float64, shape (n_problems,)
+        Rows within their margin, which pay a loss.
+    budget : float
+        What all problems may take, in ns.
+    """
+
+    objectives: np.ndarray
+    n_within: np.ndarray
+    budget: float
+
+
+def may_have_near_rows(params: RefineParams, problem: Problem) -> bool:
+    """Whether rows of a fit may be looked at for those near their margins."""
+    penalty = Penalty.of(params.penalty, params.alpha, params.l1_ratio)
+    is_known = params.refine == "auto" and params.loss == "hinge"
+    if not is_known or penalty.l1 or not penalty.l2:
+        return False
+    is_small = problem.total_stored <= _MOST_ELEMENTS
+    return is_small and few_rows_round(params, problem) != 0
+
+
+def plan_near_rows(
+    group: Group, problem: Problem, params: RefineParams, model: LinearModel
+) -> Plan | None:
+    """Look at a model; a collective call.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    problem : Problem
+        The rows to train on.
+    params : RefineParams
+        Parameters of the fit.
+    model : LinearModel
+        Where rounds have ended.
+
+    Returns
+    -------
+    plan : Plan or None
+        The same on all ranks; None where other methods take less.
+    """
+    coef, intercept = (array.astype(np.float64) for array in model)
+    sums = np.zeros((2, problem.n_problems))
+    for block in problem.shard.read():
+        block_weights = block.weights()
+        for some, values in chunked_predictions(block.X, coef, intercept):
+            targets, weights = _task(problem, block.y[some], block_weights[some])
+            losses = np.maximum(1 - targets * values.reshape(targets.shape), 0.0)
+            losses *= weights
+            sums += losses.sum(axis=0), np.count_nonzero(losses, axis=0)
+    (sums,) = allreduce(group, [sums])
+    objectives = sums[0] / problem.total_weight
+    objectives += 0.5 * params.alpha * (coef**2).sum(axis=1)
+    plan = Plan(objectives, sums[1], _ROUNDS * _round_cost(problem, params))
+    sizes = np.maximum(FEWEST, _GROWN * plan.n_within)
+    cost = _SETS * sum(_set_cost(problem, size) for size in sizes.tolist())
+    is_number = bool(np.isfinite(objectives).all())
+    return plan if is_number and cost <= plan.budget else None
+
+
+def _round_cost(problem: Problem, params: RefineParams) -> float:
+    """What a round of steps takes."""
+    n_rows, n_features = problem.total_rows, problem.shard.n_features
+    stored = (_SPARSE if _is_sparse(problem) else _DENSE) * problem.total_stored
+    cost = _PROBLEM + stored + _ROW * n_rows + _COLUMN * n_features
+    if choose_method(params, problem) == "newton":
+        cost += _SECOND * n_rows * n_features**2
+    return problem.n_problems * cost
+
+
+def _set_cost(problem: Problem, n_rows: float) -> float:
+    """What a set of rows takes."""
+    width = 0 if _is_sparse(problem) else problem.shard.n_features
+    values = _VALUE * problem.total_stored
+    return _SET + values + (_CUBE * n_rows + _PAIR * width) * n_rows**2
+
+
+def _is_sparse(problem: Problem) -> bool:
+    """Whether rows store fewer elements than they have."""
+    return problem.total_stored < problem.total_rows * problem.shard.n_features
+
+
+def _task(
+    problem: Problem, y: np.ndarray, weights: np.ndarray, numbers: Any = slice(None)
+) -> tuple[np.ndarray, np.ndarray]:
+    """Targets and weights of rows in some problems, of shape (n_rows, n_problems)."""
+    targets = one_vs_rest_targets(y, problem.n_problems, problems=numbers)
+    weights = weights.astype(np.float64)[:, np.newaxis] * np.ones(targets.shape[1])
+    if problem.positive_weight is not None:
+        weights *= positive_factors(targets, problem.positive_weight[numbers])
+    return targets, weights
+
+
+def find_by_near_rows(
+    group: Group,
+    problem: Problem,
+    params: RefineParams,
+    coordinates: Coordinates,
+    model: LinearModel,
+    plan: Plan,
+) -> Optimum:
+    """Have rank 0 find the optimum; a collective call.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    problem : Problem
+        The rows to train on.
+    params : RefineParams
+        Parameters of the fit.
+    coordinates : Coordinates
+        Centre of the columns.
+    model : LinearModel
+        Where rounds have ended.
+    plan : Plan
+        What :func:`plan_near_rows` has found there.
+
+    Returns
+    -------
+    optimum : Optimum
+        The same on all ranks; of problems that took more than there is the model, and
+        a bound of minus infinity.
+    """
+    gathered = _gather_rows(group, problem)
+    told = None
+    if gathered is not None:
+        X, y, weights = gathered
+        rows = CentredRows(X, coordinates.standardization.centre)
+        told = _solve_all(
+            rows,
+            y,
+            weights,
+            problem=problem,
+            params=params,
+            coordinates=coordinates,
+            model=model,
+            budget=plan.budget,
+        )
+    points, bases = broadcast(group, told)
+    return Optimum(points, plan.objectives, bases)
+
+
+def _gather_rows(
+    group: Group, problem: Problem
+) -> tuple[Any, np.ndarray, np.ndarray] | None:
+    """All rows with their targets and weights, on rank 0."""
+    own = []
+    for block in problem.shard.read():
+        X = block.X
+        is_sparse = sparse.issparse(X)
+        arrays = (X.data, X.indices, X.indptr) if is_sparse else X
+        own.append((arrays, block.y, block.weights()))
+    parts = gather(group, own)
+    if parts is None:
+        return None
+    all_arrays, y, weights = zip(*(block for part in parts for block in part))
+    n_features = problem.shard.n_features
+    if isinstance(all_arrays[0], tuple):
+        matrices = [
+            sparse.csr_array(arrays, shape=(len(arrays[2]) - 1, n_features))
+            for arrays in all_arrays
+        ]
+        X = sparse.vstack(matrices, format="csr").astype(np.float64)
+    else:
+        X = np.concatenate(all_arrays).astype(np.float64, copy=False)
+    return X, np.concatenate(y), np.concatenate(weights)
+
+
+def _solve_all(
+    rows: CentredRows,
+    y: np.ndarray,
+    weights: np.ndarray,
+    *,
+    problem: Problem,
+    params: RefineParams,
+    coordinates: Coordinates,
+    model: LinearModel,
+    budget: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Points of all problems, and what no model is below, penalties apart."""
+    points = coordinates.to_points(model)
+    bases = np.full(len(points), -np.inf)
+    spent = 0.0
+    for k, point in enumerate(points):
+        targets, own = _task(problem, y, weights, [k])
+        coef, intercept = model.coef[k].astype(np.float64), float(model.intercept[k])
+        centre = coordinates.standardization.centre
+        sets = RowSets(
+            rows,
+            targets[:, 0],
+            own[:, 0] / problem.total_weight,
+            params.alpha,
+            intercept=None if params.fit_intercept else intercept,
+            tol=params.refine_tol,
+        )
+        part = min(1.0, (k + 1) / len(points) + _SLACK) * budget
+        for size in sets.solve(rows.values(coef) + (intercept + centre @ coef)):
+            spent += _set_cost(problem, size)
+            if spent > part:
+                return points, bases
+        if (best := sets.best) is not None:
+            point[: coordinates.n_features] = best.coef * coordinates.units
+            point[coordinates.n_features :] = best.intercept
+            bases[k] = best.base
+    return points, bases

@@ -1,0 +1,415 @@
+"""Fits with a hinge whose few rows near their margins decide.
+
+Of short texts in many classes, 500 passes with first derivatives were not enough.
+"""
+
+import warnings
+from types import SimpleNamespace
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.svm import SVC, LinearSVC
+
+from dask_ma import ButterflySGDClassifier, MASGDClassifier
+from dask_ma.kernels import FewRowsOptimum
+from dask_ma.linear.refine import _at_once, _near_rows, _row_sets
+from dask_ma.linear.refine._centred import CentredRows
+from dask_ma.linear.refine._row_sets import RowSets
+
+CLASSIFIERS = [MASGDClassifier, ButterflySGDClassifier]
+TIGHT = {"refine_tol": 1e-7, "random_state": 0}
+_ROUNDS = _near_rows._ROUNDS
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """Rows that are looked at though rounds of steps take less on so few."""
+    monkeypatch.setattr(_near_rows, "_ROUNDS", 100_000)
+
+
+def texts(n_rows=700, n_classes=15, n_words=900, seed=0):
+    """Rows of nine words, some of which tell the class, and their classes."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, n_classes, n_rows)
+    own = 12 * y[:, np.newaxis] + rng.integers(0, 12, (n_rows, 4))
+    common = rng.integers(0, n_words, (n_rows, 5))
+    rows = np.repeat(np.arange(n_rows), 9)
+    words = np.concatenate([own, common], axis=1).ravel()
+    X = sparse.csr_array((np.ones(len(words)), (rows, words)), (n_rows, n_words))
+    X.sum_duplicates()
+    X.data /= 3.0
+    X.indices, X.indptr = X.indices.astype(np.int32), X.indptr.astype(np.int32)
+    return X, y
+
+
+def fit(model, X, y, **params):
+    """Fit it, which must not warn."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        return model.fit(X, y, **params)
+
+
+def refined(model):
+    """Records of the refinement."""
+    return [record for record in model.history_ if record.get("refined")]
+
+
+def objectives(coef, intercept, X, y, alpha=1e-4):
+    """Objectives of all classes against the rest."""
+    targets = np.where(y[:, np.newaxis] == np.unique(y), 1.0, -1.0)
+    losses = np.maximum(1 - targets * (X @ coef.T + intercept), 0.0)
+    return losses.mean(axis=0) + alpha / 2 * (coef**2).sum(axis=1)
+
+
+def peers(X, y, alpha=1e-4):
+    """The same at the optima, as scikit-learn has them."""
+    coef, intercept = [], []
+    for label in np.unique(y):
+        one = SVC(kernel="linear", C=1 / (alpha * X.shape[0]), tol=1e-7)
+        one.fit(X, (y == label).astype(int))
+        own = one.coef_
+        coef.append(own.toarray()[0] if sparse.issparse(own) else own[0])
+        intercept.append(one.intercept_[0])
+    return objectives(np.array(coef), np.array(intercept), X, y, alpha)
+
+
+@pytest.mark.parametrize("container", [sparse.csr_array, np.asarray])
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_one_round_is_enough(kind, container):
+    X, y = texts()
+    given = X.toarray() if container is np.asarray else X
+    model = fit(kind("hinge", random_state=0), given, y)
+    (record,) = refined(model)
+    assert record["excess"] <= model.refine_tol
+    own = objectives(model.coef_, model.intercept_, X, y)
+    assert own.mean() == pytest.approx(record["objective"], rel=1e-6)
+    best = peers(X, y).mean()
+    assert best * (1 - 1e-6) <= own.mean() <= best * (1 + 1e-3)
+
+
+def test_many_classes_are_looked_at(monkeypatch):
+    """Rounds of steps take more there."""
+    monkeypatch.setattr(_near_rows, "_ROUNDS", _ROUNDS)
+    X, y = texts(1500, 60, 1500)
+    model = fit(MASGDClassifier(random_state=0), X, y)
+    assert len(refined(model)) == 1
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 1e-3])
+def test_every_class_is_at_its_optimum(alpha):
+    X, y = texts()
+    model = fit(MASGDClassifier(alpha=alpha, **TIGHT), X, y)
+    assert len(refined(model)) == 1
+    own = objectives(model.coef_, model.intercept_, X, y, alpha)
+    best = peers(X, y, alpha)  # to 1e-3 at most with a weak penalty
+    assert (own <= best * (1 + 1e-5)).all()
+    assert (own >= best * (1 - 1e-3)).all()
+
+
+@pytest.mark.each
+@pytest.mark.parametrize("n_ranks", [2, 3])
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_ranks_and_weights(kind, n_ranks):
+    """Whichever rank has a row, and whatever the weights of rows and classes."""
+    X, y = texts()
+    weights = np.random.default_rng(1).uniform(0.1, 2, len(y))
+    weights[::7] = 0.0
+    params = {**TIGHT, "loss": "hinge", "class_weight": "balanced", "alpha": 1e-3}
+    one = fit(kind(**params, n_ranks=1), X, y, sample_weight=weights)
+    many = fit(kind(**params, n_ranks=n_ranks), X, y, sample_weight=weights)
+    size = np.abs(one.coef_).max()
+    np.testing.assert_allclose(many.coef_, one.coef_, atol=1e-3 * size)
+    assert len(refined(one)) == len(refined(many)) == 1
+    objective = one.history_[-1]["objective"]
+    assert many.history_[-1]["objective"] == pytest.approx(objective, rel=1e-6)
+
+
+def test_any_blocks():
+    """Rows sorted by class, in blocks of several sizes."""
+    X, y = texts()
+    order = np.argsort(y, kind="stable")
+    blocks = (1, 299, 400)
+    rows = da.from_array(X.toarray()[order], chunks=(blocks, -1))
+    labels = da.from_array(y[order], chunks=(blocks,))
+    with pytest.warns(UserWarning, match="rows of different classes"):
+        model = MASGDClassifier(**TIGHT, n_ranks=2).fit(rows, labels)
+    assert len(refined(model)) == 1
+    own = objectives(model.coef_, model.intercept_, X, y)
+    np.testing.assert_allclose(own, peers(X, y), rtol=1e-5)
+
+
+def test_an_intercept_that_stays():
+    X, y = texts()
+    model = MASGDClassifier(fit_intercept=False, alpha=1e-3, **TIGHT)
+    fit(model, X, y)
+    assert len(refined(model)) == 1
+    assert not model.intercept_.any()
+    peer = LinearSVC(
+        loss="hinge",
+        C=1 / (1e-3 * len(y)),
+        fit_intercept=False,
+        tol=1e-8,
+        max_iter=100_000,
+    ).fit(X, y)
+    best = objectives(peer.coef_, 0.0, X, y, 1e-3)
+    own = objectives(model.coef_, 0.0, X, y, 1e-3)
+    np.testing.assert_allclose(own, best, rtol=1e-4)
+
+
+def test_a_class_of_no_weight():
+    """All rows that count are on one side then."""
+    X, y = texts()
+    model = MASGDClassifier(class_weight={0: 0.0}, random_state=0)
+    fit(model, X, y)
+    assert len(refined(model)) == 1
+    assert not model.coef_[0].any()
+    assert model.intercept_[0] == -1.0
+
+
+def test_float32_stays_float32():
+    X, y = texts()
+    model = fit(MASGDClassifier(random_state=0), X.astype(np.float32), y)
+    assert model.coef_.dtype == np.float32
+    assert len(refined(model)) == 1
+
+
+def test_a_column_far_from_zero():
+    """Products of what is not centred lose all others to rounding."""
+    X, y = texts()
+    times = 1.7e9 + np.random.default_rng(1).uniform(0, 10, (len(y), 1))
+    far = sparse.hstack([X, sparse.csr_array(times)], format="csr")
+    model = fit(MASGDClassifier(random_state=0), far, y)
+    assert len(refined(model)) == 1
+    assert model.score(far, y) > 0.95
+
+
+def test_two_classes():
+    X, y = texts(2600, 2, 6000)
+    model = fit(MASGDClassifier(**TIGHT), X, y)
+    assert len(refined(model)) == 1
+    coef, intercept = model.coef_[[0, 0]] * [[-1], [1]], model.intercept_ * [-1, 1]
+    own = objectives(coef, intercept, X, y)
+    np.testing.assert_allclose(own, peers(X, y), rtol=1e-5)
+
+
+def test_a_fit_that_is_done_goes_on_from_its_checkpoint(tmp_path):
+    X, y = texts()
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        first, again = (
+            fit(MASGDClassifier(random_state=0, n_ranks=2), X, y) for _ in range(2)
+        )
+    np.testing.assert_array_equal(again.coef_, first.coef_)
+    assert again.history_ == first.history_
+
+
+def test_what_is_asked_for_is_heeded():
+    """A method, a penalty or a loss that needs other steps."""
+    X, y = texts()
+    others = (
+        {"refine": "lbfgs"},
+        {"penalty": "elasticnet"},
+        {"loss": "squared_hinge"},
+    )
+    for params in others:
+        model = MASGDClassifier(random_state=0, max_iter=2, **params)
+        model.set_params(refine_max_iter=3)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.fit(X, y)
+        assert len(refined(model)) > 1
+
+
+# Fits that go on with steps ----------------------------------------------------------
+
+
+def by_steps(X, y, **params):
+    """A fit that makes nothing but steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_at_once, "plan_near_rows", lambda *args: None)
+        return MASGDClassifier(random_state=0, **params).fit(X, y)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_steps_go_on_where_sets_take_too_long(n_ranks, monkeypatch):
+    """From the optima of the problems that were solved."""
+    X, y = texts(800, 8, 500)
+    y = np.where(np.random.default_rng(2).random(len(y)) < 0.1, 0, y)
+    solved = []
+    solve = _row_sets.few_rows_optimum
+
+    def counted(*args, **kwargs):
+        solved.append(1)
+        return solve(*args, **kwargs)
+
+    monkeypatch.setattr(_row_sets, "few_rows_optimum", counted)
+    cost = _near_rows._set_cost
+    params = {"alpha": 1e-3, "n_ranks": n_ranks}
+    whole = fit(MASGDClassifier(random_state=0, **params), X, y)
+    n_sets = len(solved)
+    assert len(refined(whole)) == 1
+
+    def more(problem, n_rows):
+        """As many as half of them take more than there is."""
+        return 1e18 if len(solved) > n_sets + n_sets // 2 else cost(problem, n_rows)
+
+    monkeypatch.setattr(_near_rows, "_set_cost", more)
+    model = fit(MASGDClassifier(random_state=0, **params), X, y)
+    first, *others = refined(model)
+    assert n_sets < len(solved) < 2 * n_sets
+    assert first["excess"] == np.inf
+    assert others
+    assert first["objective"] > whole.history_[-1]["objective"]
+    assert others[-1]["excess"] <= model.refine_tol
+    best = whole.history_[-1]["objective"]
+    assert others[-1]["objective"] == pytest.approx(best, rel=2e-3)
+
+
+def test_steps_go_on_where_nothing_is_found(monkeypatch):
+    def nothing(products, targets, *args, **kwargs):
+        return FewRowsOptimum(np.zeros(len(targets)), 0.0, np.inf, np.inf, -np.inf)
+
+    monkeypatch.setattr(_row_sets, "few_rows_optimum", nothing)
+    X, y = texts(800, 8, 500)
+    model = fit(MASGDClassifier(random_state=0, alpha=0.01), X, y)
+    first, *others = refined(model)
+    assert first["excess"] == np.inf
+    assert others[-1]["excess"] <= model.refine_tol
+    assert others[-1]["objective"] <= first["objective"]
+
+
+def test_rows_within_their_margins_that_are_many_are_left_to_steps(monkeypatch):
+    """A set of them would take longer than all of the steps."""
+    monkeypatch.setattr(_near_rows, "_ROUNDS", _ROUNDS)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3000, 20))
+    y = (X[:, 0] + 3 * rng.normal(size=3000) > 0).astype(int)
+    model = fit(MASGDClassifier(random_state=0), X, y)
+    alone = by_steps(X, y)
+    np.testing.assert_array_equal(model.coef_, alone.coef_)
+    assert len(refined(model)) == len(refined(alone)) > 1
+
+
+# Parts -------------------------------------------------------------------------------
+
+
+def sets_of(X, y, weights=None, alpha=1e-3, tol=1e-6):
+    """Sets of rows of one problem, and the values that they begin from."""
+    X = np.asarray(X, dtype=np.float64)
+    weights = np.full(len(X), 1 / len(X)) if weights is None else weights
+    rows = CentredRows(X, X.mean(axis=0))
+    return RowSets(rows, y, weights, alpha, intercept=None, tol=tol)
+
+
+def margin_problem(n_rows=900, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n_rows, 8))
+    return X, np.where(X[:, 0] + 0.3 * rng.normal(size=n_rows) > 0, 1.0, -1.0)
+
+
+def test_sets_are_of_few_rows():
+    X, y = margin_problem()
+    sets = sets_of(X, y)
+    sizes = list(sets.solve(np.zeros(len(X)) + 2 * X[:, 0]))
+    assert max(sizes) < 0.7 * len(X)
+    assert sets.best.gap <= 0.5e-6 * sets.best.objective
+    peer = SVC(kernel="linear", C=1 / (1e-3 * len(X)), tol=1e-7).fit(X, y)
+    np.testing.assert_allclose(sets.best.coef, peer.coef_[0], atol=1e-3)
+    at_centre = peer.intercept_[0] + peer.coef_[0] @ X.mean(axis=0)
+    assert sets.best.intercept == pytest.approx(at_centre, abs=1e-3)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, 100.0])
+def test_sets_begin_with_any_model(scale):
+    """One that says nothing, or is wrong, only takes more of them."""
+    X, y = margin_problem()
+    sets = sets_of(X, y)
+    assert list(sets.solve(scale * X[:, 0]))
+    assert sets.best.gap <= 0.5e-6 * sets.best.objective
+
+
+def test_what_no_model_is_below_holds_for_all_rows():
+    """After each set, whatever rows it had."""
+    X, y = margin_problem()
+    sets, best = sets_of(X, y), sets_of(X, y, tol=1e-8)
+    for _ in best.solve(X[:, 0]):
+        pass
+    lowest = best.best.objective
+    n_sets = 0
+    for _ in sets.solve(np.zeros(len(X))):
+        if sets.best is not None:
+            penalty = 0.5e-3 * sets.best.coef @ sets.best.coef
+            assert sets.best.base - penalty <= lowest * (1 + 1e-7)
+            assert sets.best.objective >= lowest * (1 - 1e-7)
+            n_sets += 1
+    assert n_sets
+
+
+def test_rows_without_weight_are_in_no_set(monkeypatch):
+    X, y = margin_problem()
+    weights = np.where(np.arange(len(X)) % 3, 1 / 600, 0.0)
+    solve = _row_sets.few_rows_optimum
+    least = []
+
+    def watched(products, targets, own, *args, **kwargs):
+        least.append(own.min())
+        return solve(products, targets, own, *args, **kwargs)
+
+    monkeypatch.setattr(_row_sets, "few_rows_optimum", watched)
+    sets = sets_of(X, y, weights)
+    list(sets.solve(np.zeros(len(X))))
+    assert min(least) > 0
+    assert sets.best.gap <= 0.5e-6 * sets.best.objective
+
+
+@pytest.mark.parametrize("container", [np.asarray, sparse.csr_array])
+def test_products_of_centred_rows(container):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30, 12)) * (rng.random((30, 12)) < 0.2)
+    X[:, 3] = 1e6 + rng.normal(size=30)
+    X[:, 5] = rng.normal(size=30)
+    centre = X.mean(axis=0)
+    rows, centred = CentredRows(container(X), centre), X - centre
+    some = np.array([3, 4, 17, 29])
+    exact = centred @ centred.T
+    np.testing.assert_allclose(rows.products(), exact, atol=1e-8)
+    np.testing.assert_allclose(rows.products(some), exact[some][:, some], atol=1e-8)
+    shares, coef = rng.normal(size=4), rng.normal(size=12)
+    np.testing.assert_allclose(
+        rows.sum(some, shares), shares @ centred[some], rtol=1e-6
+    )
+    np.testing.assert_allclose(rows.values(coef), centred @ coef, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "stored", "expected"),
+    [
+        ({}, 10_000, True),
+        ({"loss": "log_loss"}, 10_000, False),
+        ({"loss": "squared_hinge"}, 10_000, False),
+        ({"refine": "lbfgs"}, 10_000, False),
+        ({"penalty": "l1"}, 10_000, False),
+        ({"penalty": "elasticnet", "l1_ratio": 0.5}, 10_000, False),
+        ({"alpha": 0.0}, 10_000, False),
+        ({}, 2**23 + 1, False),
+    ],
+)
+def test_which_fits_may_have_sets(changes, stored, expected):
+    params = {
+        "refine": "auto",
+        "loss": "hinge",
+        "penalty": "l2",
+        "alpha": 1e-4,
+        "l1_ratio": 0.0,
+    }
+    problem = SimpleNamespace(
+        n_problems=100,
+        total_rows=1000,
+        total_stored=stored,
+        shard=SimpleNamespace(n_features=1000),
+    )
+    params = SimpleNamespace(**{**params, **changes})
+    assert _near_rows.may_have_near_rows(params, problem) is expected
