@@ -22,13 +22,13 @@ from dask_ma.linear.refine._row_sets import RowSets
 
 CLASSIFIERS = [MASGDClassifier, ButterflySGDClassifier]
 TIGHT = {"refine_tol": 1e-7, "random_state": 0}
-_ROUNDS = _near_rows._ROUNDS
+most_rounds = _near_rows._most_rounds
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """Rows that are looked at though rounds of steps take less on so few."""
-    monkeypatch.setattr(_near_rows, "_ROUNDS", 100_000)
+    monkeypatch.setattr(_near_rows, "_most_rounds", lambda *args: 100_000)
 
 
 def texts(n_rows=700, n_classes=15, n_words=900, seed=0):
@@ -93,7 +93,7 @@ def test_one_round_is_enough(kind, container):
 
 def test_many_classes_are_looked_at(monkeypatch):
     """Rounds of steps take more there."""
-    monkeypatch.setattr(_near_rows, "_ROUNDS", _ROUNDS)
+    monkeypatch.setattr(_near_rows, "_most_rounds", most_rounds)
     X, y = texts(1500, 60, 1500)
     model = fit(MASGDClassifier(random_state=0), X, y)
     assert len(refined(model)) == 1
@@ -283,7 +283,7 @@ def test_steps_go_on_where_nothing_is_found(monkeypatch):
 
 def test_rows_within_their_margins_that_are_many_are_left_to_steps(monkeypatch):
     """A set of them would take longer than all of the steps."""
-    monkeypatch.setattr(_near_rows, "_ROUNDS", _ROUNDS)
+    monkeypatch.setattr(_near_rows, "_most_rounds", most_rounds)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(3000, 20))
     y = (X[:, 0] + 3 * rng.normal(size=3000) > 0).astype(int)
@@ -382,6 +382,42 @@ def test_products_of_centred_rows(container):
         rows.sum(some, shares), shares @ centred[some], rtol=1e-6
     )
     np.testing.assert_allclose(rows.values(coef), centred @ coef, atol=1e-6)
+
+
+def test_images_of_many_classes_are_looked_at(monkeypatch):
+    """Dense columns that depend on each other, more than Newton's method can have."""
+    monkeypatch.setattr(_near_rows, "_most_rounds", most_rounds)
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 10, 2000)
+    parts = rng.normal(size=(10, 40))[y] + 0.7 * rng.normal(size=(2000, 40))
+    X = parts @ rng.normal(size=(40, 400)) / 20 + 0.05 * rng.normal(size=(2000, 400))
+    model = fit(MASGDClassifier(random_state=0), X, y)
+    assert len(refined(model)) == 1
+
+
+@pytest.mark.parametrize(
+    ("n_problems", "n_features", "density", "expected"),
+    [
+        (1, 1000, 1.0, 30),
+        (3, 1000, 1.0, 110),
+        (100, 1000, 1.0, 400),
+        (1, 1000, 0.1, 30),
+        (3, 1000, 0.1, 40),
+        (100, 1000, 0.1, 100),
+        (100, 50, 1.0, 30),  # Newton's method gets over kinks
+    ],
+)
+def test_rounds_that_may_take_less(n_problems, n_features, density, expected):
+    params = SimpleNamespace(
+        refine="auto", loss="hinge", penalty="l2", alpha=1e-4, l1_ratio=0.0
+    )
+    problem = SimpleNamespace(
+        n_problems=n_problems,
+        total_rows=1000,
+        total_stored=int(1000 * density * n_features),
+        shard=SimpleNamespace(n_features=n_features),
+    )
+    assert most_rounds(problem, params) == expected
 
 
 @pytest.mark.parametrize(

@@ -28,15 +28,22 @@ from dask_ma.supervised._problem import Problem
 
 # Stored elements of all rows, which are sent to one rank: 96 MiB.
 _MOST_ELEMENTS = 2**23
-# What things take, in ns: a set, the cube of its rows, a pair of its rows for each
-# dense column, and a stored element of all rows.
-_SET, _CUBE, _PAIR, _VALUE = 1.5e6, 0.2, 0.1, 2.0
-# And what a round of steps takes: a problem, its stored elements, sparse and dense, its
-# rows and its columns; by Newton's method, pairs of columns of each row.
-_PROBLEM, _SPARSE, _DENSE, _ROW, _COLUMN, _SECOND = 6e4, 3.0, 0.4, 15.0, 20.0, 0.2
-# So many rounds at most may take less. Sets are taken to be this much larger than the
-# rows within the margin before, and so many.
-_ROUNDS, _GROWN, _SETS = 100, 2.5, 3
+# What things take, in ns, measured on one processor: a set, the cube of its rows, a
+# pair of its rows for each dense column, and a stored element of all rows.
+_SET, _CUBE, _PAIR, _VALUE = 1.5e6, 0.13, 0.07, 2.0
+# And what a round of steps takes: to read a stored element, a problem, a stored element
+# of it, sparse and dense, its rows and its columns; by Newton's method, pairs of
+# columns of each row.
+_READ, _PROBLEM, _SPARSE, _DENSE, _ROW, _COLUMN = 0.6, 6e4, 3.0, 0.4, 15.0, 20.0
+_SECOND = 0.05
+# So many rounds at most may take less. Where there are more problems the first one
+# tells what others take, so it may be so many more for each of these, up to a limit: by
+# Newton's method, by L-BFGS on sparse rows, and on dense ones, where it hardly ever
+# gets over the kinks. Sets are taken to be so much larger than the rows within the
+# margin before, of sparse and dense rows, as each text has words of its own; and so
+# many.
+_ROUNDS, _FURTHER, _MOST_ROUNDS = 30, (0, 5, 40), (30, 100, 400)
+_GROWN, _GROWN_DENSE, _SETS = 2.5, 1.25, 3
 _SLACK = 0.05  # of all problems, by which the first ones may exceed their part
 
 
@@ -101,11 +108,22 @@ def plan_near_rows(
     (sums,) = allreduce(group, [sums])
     objectives = sums[0] / problem.total_weight
     objectives += 0.5 * params.alpha * (coef**2).sum(axis=1)
-    plan = Plan(objectives, sums[1], _ROUNDS * _round_cost(problem, params))
-    sizes = np.maximum(FEWEST, _GROWN * plan.n_within)
+    most = _most_rounds(problem, params) * _round_cost(problem, params)
+    grown = _GROWN if _is_sparse(problem) else _GROWN_DENSE
+    sizes = np.maximum(FEWEST, grown * sums[1])
     cost = _SETS * sum(_set_cost(problem, size) for size in sizes.tolist())
     is_number = bool(np.isfinite(objectives).all())
-    return plan if is_number and cost <= plan.budget else None
+    if not is_number or cost > most:
+        return None
+    return Plan(objectives, sums[1], most)
+
+
+def _most_rounds(problem: Problem, params: RefineParams) -> int:
+    """After how many rounds of steps they would have taken less."""
+    kind = 0 if choose_method(params, problem) == "newton" else 2
+    kind = 1 if kind and _is_sparse(problem) else kind
+    n_rounds = _ROUNDS + _FURTHER[kind] * (problem.n_problems - 1)
+    return min(n_rounds, _MOST_ROUNDS[kind])
 
 
 def _round_cost(problem: Problem, params: RefineParams) -> float:
@@ -115,7 +133,7 @@ def _round_cost(problem: Problem, params: RefineParams) -> float:
     cost = _PROBLEM + stored + _ROW * n_rows + _COLUMN * n_features
     if choose_method(params, problem) == "newton":
         cost += _SECOND * n_rows * n_features**2
-    return problem.n_problems * cost
+    return _READ * problem.total_stored + problem.n_problems * cost
 
 
 def _set_cost(problem: Problem, n_rows: float) -> float:
