@@ -235,7 +235,9 @@ def _least_squares(
 ) -> tuple[np.ndarray, float]:
     """The optimum where the dual is a parabola without bounds."""
     solve = _solver(problem.quadratic, problem.diagonal)
-    own, ones = solve(problem.linear), solve(np.ones(len(problem.linear)))
+    own, ones = (
+        solve(right, False) for right in (problem.linear, np.ones(len(problem.linear)))
+    )
     b = float(own.sum() / ones.sum()) if intercept is None else intercept
     return b * ones - own, b
 
@@ -284,7 +286,8 @@ class _Interior:
             return
         t, rest = self._t, self._rest
         mean = self._mean(t, rest, self._lower, self._upper)
-        step = self._solve(-t * self._lower, -rest * self._upper)
+        # Of the predictor only its length is kept, and what the corrector corrects.
+        step = self._solve(-t * self._lower, -rest * self._upper, is_rough=True)
         length = min(1.0, self._length(step))
         ahead = self._mean(
             t + length * step.t,
@@ -342,15 +345,23 @@ class _Interior:
         self._inverse = (1 / self._bend).sum(axis=0)
         added = problem.diagonal + 1 / self._inverse
         self._system = _solver(problem.quadratic, added)
-        self._ones = self._system(np.ones(len(v))) if self._is_free else np.zeros(0)
+        self._ones = (
+            self._system(np.ones(len(v)), False) if self._is_free else np.zeros(0)
+        )
         self._total = float(v.sum())
 
-    def _solve(self, lower: np.ndarray | float, upper: np.ndarray | float) -> _Step:
+    def _solve(
+        self,
+        lower: np.ndarray | float,
+        upper: np.ndarray | float,
+        *,
+        is_rough: bool = False,
+    ) -> _Step:
         """Step after which products of distances and multipliers are these more."""
         t, rest = self._t, self._rest
         right = lower / t - upper / rest - self._residual
         f = (self._sign * right / self._bend).sum(axis=0) / self._inverse
-        moved, intercept = self._system(f), 0.0
+        moved, intercept = self._system(f, is_rough), 0.0
         if self._is_free:
             intercept = -(self._total + moved.sum()) / self._ones.sum()
             moved = moved + intercept * self._ones
@@ -394,7 +405,7 @@ class _Step(NamedTuple):
 
 def _solver(
     quadratic: np.ndarray, added: np.ndarray
-) -> Callable[[np.ndarray], np.ndarray]:
+) -> Callable[[np.ndarray, bool], np.ndarray]:
     """What solves ``quadratic + diag(added)``, in units in which its diagonal is 1."""
     units = 1 / np.sqrt(np.diagonal(quadratic) + added)
     scaled = np.multiply(quadratic, units)
@@ -405,9 +416,11 @@ def _solver(
     if failed:
         raise linalg.LinAlgError("the system is beyond the range of numbers")
 
-    def solve(right: np.ndarray) -> np.ndarray:
+    def solve(right: np.ndarray, is_rough: bool) -> np.ndarray:
         found, _ = lapack.dpotrs(factor, units * right, lower=1, overwrite_b=1)
         found *= units
+        if is_rough:
+            return np.asarray(found)
         # What the damping has changed is found from what is left.
         left = right - quadratic @ found - added * found
         more, _ = lapack.dpotrs(factor, units * left, lower=1, overwrite_b=1)

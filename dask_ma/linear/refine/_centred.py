@@ -60,12 +60,15 @@ class CentredRows:
             return np.asarray(rows @ rows.T)
         near, far = self._near, self._far
         if chosen is not None:
-            near, far = near[chosen], far[chosen]
+            near = near[chosen]
+            far = far[chosen] if far.shape[1] else far
         along = near @ self._near_centre
         products = np.asarray((near @ near.T).toarray())
         products -= along + along[:, np.newaxis]
         products += self._near_centre @ self._near_centre
-        far, width = far.tocsc(), max(1, _CHUNK // max(1, far.shape[0]))
+        if not far.shape[1]:
+            return products
+        far, width = far.tocsc(), max(1, _CHUNK // far.shape[0])
         for start in range(0, far.shape[1], width):
             some = slice(start, start + width)
             centred = far[:, some].toarray() - self._far_centre[some]

@@ -19,7 +19,7 @@ from dask_ma.linear.refine._centred import CentredRows
 
 # Rows to begin with: at least so many, else this many times those within the margin,
 # and of each sign this part of them.
-FEWEST, _MORE, _OF_EACH_SIGN = 100, 1.25, 0.25
+FEWEST, _MORE, _OF_EACH_SIGN = 100, 1.5, 0.25
 # Most rows that are added, against those there are, or so many.
 _ADDED, _FEWEST_ADDED = 0.3, 50
 # Shares, against the largest, of rows without a part, of which the method leaves some.
@@ -29,7 +29,7 @@ _MOST_SETS = 40
 # rows that are not in the set cost.
 _LOOSE, _OF_OTHERS = 0.003, 0.1
 # Parts of the tolerance that the last set may have, and all rows together.
-_NEARER, _NEAR = 0.3, 0.5
+_NEARER, _NEAR = 0.4, 0.5
 
 
 class RowSetOptimum(NamedTuple):
