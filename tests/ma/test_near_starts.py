@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 from dask_ma import MASGDClassifier, MASGDRegressor
 from dask_ma.comm import LocalGroup
 from dask_ma.data import Block, Shard
-from dask_ma.linear.refine import NEAR, start_ratio
+from dask_ma.linear.refine import NEAR, _refinement, start_ratio
 
 CANCER = StandardScaler().fit_transform(load_breast_cancer().data)
 LABELS = load_breast_cancer().target
@@ -150,3 +150,19 @@ def test_what_a_model_leaves(n_ranks):
     assert ratio(0.0, 100.0, x + 100, **rows) == pytest.approx(1)
     alone = ratio(0.0, 100.0, x + 100, fit_intercept=False, **rows)
     assert alone == pytest.approx(np.mean(x**2) / np.mean((x + 100) ** 2))
+
+
+def test_what_a_search_knows(monkeypatch):
+    """With a model that serves the rows it begins with narrow kinks."""
+    seen, plain = [], _refinement.Search
+
+    def search(*args, is_warm):
+        seen.append(is_warm)
+        return plain(*args, is_warm=is_warm)
+
+    model = MASGDClassifier("log_loss", random_state=0, n_ranks=1, warm_start=True)
+    model.fit(CANCER, LABELS)
+    monkeypatch.setattr(_refinement, "Search", search)
+    # No steps of SGD come before it, which would say so too.
+    assert begins_refined(model.fit(CANCER, LABELS))
+    assert seen == [True]
