@@ -119,7 +119,8 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearButterfly):
         Passes without improvement before the fit ends. "auto" is 5, as in scikit-learn,
         but one pass that improves the objective by less than the cube root of `tol`,
         10 % by default, is enough where Newton's method goes on from there, or L-BFGS
-        with a smooth loss and 64 classes or more: see `refine`, with a
+        with a smooth loss and sparse rows (a tenth of the elements at most) or 64
+        classes or more, or any loss, sparse rows and two classes: see `refine`, with a
         `refine_max_iter` of 64 or more, ``learning_rate="adaptive"``, and any `mixing`
         but "none".
     class_weight : dict, "balanced" or None, default=None
@@ -169,8 +170,8 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearButterfly):
         Passes made, and rounds of the refinement.
     t_ : float
         Number of the next step: 1 plus the steps made, those of 20 passes at least
-        where Newton's method, or L-BFGS for 64 classes or more, has begun after one
-        that brought little.
+        where Newton's method, or L-BFGS as said of `n_iter_no_change`, has begun after
+        one that brought little.
     eta_ : float
         What ``learning_rate="adaptive"`` has made of `eta0`, a quarter of it where `t_`
         is that of 20 passes for this reason. `partial_fit` goes on with it.

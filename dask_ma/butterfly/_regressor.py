@@ -107,9 +107,10 @@ class ButterflySGDRegressor(LinearRegressorMixin, LinearButterfly):
     n_iter_no_change : int or "auto", default="auto"
         Passes without improvement before the fit ends. "auto" is 5, as in scikit-learn,
         but one pass that improves the objective by less than the cube root of `tol`,
-        10 % by default, is enough where Newton's method goes on from there: see
-        `refine`, with a `refine_max_iter` of 64 or more, ``learning_rate="adaptive"``,
-        and any `mixing` but "none".
+        10 % by default, is enough where Newton's method goes on from there, or L-BFGS
+        with sparse rows, a tenth of whose elements at most are not zero: see `refine`,
+        with a `refine_max_iter` of 64 or more, ``learning_rate="adaptive"``, and any
+        `mixing` but "none".
     warm_start : bool, default=False
         Whether `fit` starts from the model of the fit before.
     average : bool or int, default=False
@@ -147,7 +148,7 @@ class ButterflySGDRegressor(LinearRegressorMixin, LinearButterfly):
         Passes made, and rounds of the refinement.
     t_ : float
         Number of the next step: 1 plus the steps made, those of 20 passes at least
-        where Newton's method has begun after one that brought little.
+        where the refinement has begun after one that brought little.
     eta_ : float
         What ``learning_rate="adaptive"`` has made of `eta0`, a quarter of it where `t_`
         is that of 20 passes for this reason. `partial_fit` goes on with it.

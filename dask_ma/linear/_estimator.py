@@ -83,6 +83,14 @@ class LinearEstimator(DistributedEstimator):
         peer : estimator of scikit-learn
             It shares no memory with this estimator and does not need Dask.
         """
+        peer = self._to_peer()
+        if isinstance(peer.coef_, np.ndarray):
+            # Its steps take the coefficients of a class, which have to lie together.
+            peer.coef_ = np.ascontiguousarray(peer.coef_)
+        return peer
+
+    def _to_peer(self) -> Any:
+        """The same with coefficients as they lie here, which is best to predict by."""
         check_is_fitted(self)
         peer = self._sklearn_type()(**self._sklearn_parameters())
         for name in _PEER_ATTRIBUTES:
@@ -117,7 +125,7 @@ class LinearEstimator(DistributedEstimator):
         }
 
     def _predictor(self) -> Any:
-        peer = self.to_sklearn()
+        peer = self._to_peer()
         if hasattr(peer, "feature_names_in_"):
             del peer.feature_names_in_  # blocks have been checked and lost their names
         return peer

@@ -1,5 +1,7 @@
 """Coefficients of several classes in memory."""
 
+import warnings
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -31,12 +33,25 @@ def test_those_of_a_feature_lie_together(kind):
     model = kind(max_iter=2, random_state=0).fit(X, y)
     assert model.coef_.shape == (3, 12)
     assert model.coef_.T.flags.c_contiguous and model.coef_.flags.writeable
-    assert model.to_sklearn().coef_.T.flags.c_contiguous
+    peer = model.to_sklearn()
+    assert peer.coef_.flags.c_contiguous
+    np.testing.assert_array_equal(peer.coef_, model.coef_)
+    if hasattr(peer, "partial_fit"):
+        peer.partial_fit(X, y)  # which takes the coefficients of a class
     scores = X @ model.coef_.T + model.intercept_
     np.testing.assert_allclose(model.decision_function(X), scores, rtol=1e-5)
     # A fit can go on from them.
     warm = model.set_params(warm_start=True).fit(X, y)
     assert warm.coef_.T.flags.c_contiguous
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_predictions_do_not_turn_them(kind):
+    model = kind(max_iter=2, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(X, y)
+    assert model._predictor().coef_.T.flags.c_contiguous
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

@@ -15,6 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC, LinearSVC
 
 from dask_ma import ButterflySGDClassifier, MASGDClassifier
+from dask_ma.comm import LocalGroup
 from dask_ma.kernels import FewRowsOptimum
 from dask_ma.linear.refine import _at_once, _near_rows, _row_sets
 from dask_ma.linear.refine._centred import CentredRows
@@ -449,3 +450,68 @@ def test_which_fits_may_have_sets(changes, stored, expected):
     )
     params = SimpleNamespace(**{**params, **changes})
     assert _near_rows.may_have_near_rows(params, problem) is expected
+
+
+def test_sets_do_not_go_round():
+    """A share counts beside those of its sign, of which one row may have a half."""
+    n_rows = 1500
+    rows = CentredRows(sparse.eye_array(n_rows, format="csr"), np.zeros(n_rows))
+    targets = np.where(np.arange(n_rows) == 0, 1.0, -1.0)
+    weights = np.full(n_rows, 1 / n_rows)
+    sets = RowSets(rows, targets, weights, 1e-3, intercept=None, tol=1e-3)
+    sizes = list(sets.solve(-np.ones(n_rows)))
+    assert len(sizes) < _row_sets._MOST_SETS
+    assert sets.best.gap <= 1e-3 * sets.best.objective
+
+
+def test_sets_that_are_too_large_are_not_solved(monkeypatch):
+    X, y = texts()
+    rows = CentredRows(X, np.zeros(X.shape[1]))
+    targets, weights = np.where(y == 0, 1.0, -1.0), np.full(len(y), 1 / len(y))
+    monkeypatch.setattr(_row_sets, "_MOST_ROWS", 50)
+    sets = RowSets(rows, targets, weights, 1e-4, intercept=None, tol=1e-3)
+    assert list(sets.solve(np.zeros(len(y)))) == []
+    assert sets.best is None
+
+
+def test_a_class_that_takes_too_long_comes_last(monkeypatch):
+    """Others have had their part by then."""
+    X, y = texts()
+
+    def plan(group, problem, params, model):
+        found = plan_near_rows(group, problem, params, model)
+        first = np.arange(len(found.n_within)) == 0
+        return found._replace(n_within=np.where(first, 1e6, 1.0))
+
+    plan_near_rows = _at_once.plan_near_rows
+    monkeypatch.setattr(_at_once, "plan_near_rows", plan)
+    solved, targets_of = [], _near_rows._task
+
+    def task(problem, y, weights, numbers=slice(None)):
+        if not isinstance(numbers, slice):
+            solved.extend(numbers)
+        return targets_of(problem, y, weights, numbers)
+
+    monkeypatch.setattr(_near_rows, "_task", task)
+    MASGDClassifier(**TIGHT, n_ranks=1).fit(X, y)
+    assert solved == [*range(1, 15), 0]
+
+
+def test_a_run_that_has_ended_is_noticed_between_sets(monkeypatch):
+    X, y = texts()
+
+    class Ended(Exception):
+        pass
+
+    def ended():
+        raise Ended
+
+    plain = _near_rows._solve_all
+
+    def solve_all(*args, check, **params):
+        assert check.__func__ is LocalGroup.raise_if_closed
+        return plain(*args, check=ended, **params)
+
+    monkeypatch.setattr(_near_rows, "_solve_all", solve_all)
+    with pytest.raises(Ended):
+        MASGDClassifier(**TIGHT, n_ranks=1).fit(X, y)

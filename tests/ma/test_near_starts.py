@@ -83,6 +83,31 @@ def test_a_model_that_is_worse_than_none(loss, spoil):
     np.testing.assert_array_equal(model.coef_, alone.coef_)
 
 
+@pytest.mark.parametrize("kind", [MASGDClassifier, MASGDRegressor])
+def test_an_intercept_that_is_not_fitted_stays(kind):
+    """Whatever becomes of the coefficients, of which those of the start are worse."""
+    is_classifier = kind is MASGDClassifier
+    X, y = (CANCER, LABELS) if is_classifier else (DIABETES, PROGRESS + 100)
+    given = {"intercept_init": [2.0 if is_classifier else 250.0]}
+    params = {"fit_intercept": False, "random_state": 0, "alpha": 1e-3}
+    params |= {"loss": "log_loss"} if is_classifier else {}
+    alone = kind(**params).fit(X, y, **given)
+    model = kind(**params, warm_start=True).fit(X, y, **given)
+    for again in (given, {}):
+        model.coef_ = model.coef_ * -30
+        model.fit(X, y, **again)
+        np.testing.assert_array_equal(model.intercept_, alone.intercept_)
+        assert objective(model) == pytest.approx(objective(alone), rel=2e-3)
+
+
+def test_a_model_of_other_targets():
+    model = MASGDRegressor("huber", random_state=0, warm_start=True, n_ranks=2)
+    X, y = DIABETES * 20, PROGRESS / PROGRESS.std()
+    model.fit(X, y + 1e4).fit(X, y)
+    alone = MASGDRegressor("huber", random_state=0, n_ranks=2).fit(X, y)
+    assert objective(model) == pytest.approx(objective(alone), rel=2e-3)
+
+
 def test_a_model_that_says_little():
     """Steps of SGD go on from it."""
     model = MASGDClassifier("log_loss", random_state=0, n_ranks=2, warm_start=True)
@@ -148,8 +173,10 @@ def test_what_a_model_leaves(n_ranks):
     # What one value leaves is that of the mean, if models have an intercept.
     assert ratio(1.0, 100.0, x + 100, **rows) == pytest.approx(0, abs=1e-9)
     assert ratio(0.0, 100.0, x + 100, **rows) == pytest.approx(1)
-    alone = ratio(0.0, 100.0, x + 100, fit_intercept=False, **rows)
-    assert alone == pytest.approx(np.mean(x**2) / np.mean((x + 100) ** 2))
+    # One that is not fitted stays, with any coefficients.
+    alone = ratio(0.5, 99.0, x + 100, fit_intercept=False, **rows)
+    expected = np.mean((0.5 * x + 1) ** 2) / np.mean((x + 1) ** 2)
+    assert alone == pytest.approx(expected)
 
 
 def test_what_a_search_knows(monkeypatch):

@@ -24,10 +24,9 @@ class CentredRows:
     """
 
     def __init__(self, X: Any, centre: np.ndarray) -> None:
-        self._X = X
-        self._centre = centre
+        self._X, self._centre = X, centre
         if not sparse.issparse(X):
-            self._rows = X - centre
+            self._X, self._centre = X - centre, np.zeros_like(centre)
             return
         # Of columns far from zero all digits would be lost before the centre is taken
         # away, and of those that are dense by a quarter products take less time dense.
@@ -56,7 +55,7 @@ class CentredRows:
         products : ndarray of shape (n_chosen, n_chosen)
         """
         if not sparse.issparse(self._X):
-            rows = self._rows if chosen is None else self._rows[chosen]
+            rows = self._X if chosen is None else self._X[chosen]
             return np.asarray(rows @ rows.T)
         near, far = self._near, self._far
         if chosen is not None:

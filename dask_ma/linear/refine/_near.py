@@ -48,8 +48,11 @@ def start_ratio(group: Group, problem: Problem, params: RefineParams) -> float:
     if not params.is_warm or params.coef is None:
         return NEAR
     level = _level(group, problem, params)
-    start, shape = initial_model(problem, params), (problem.n_problems,)
-    none = LinearModel(np.zeros_like(start.coef), np.full(shape, level))
+    start = initial_model(problem, params)
+    # An intercept that is not fitted is that of the rows, whatever the model.
+    value = np.full_like(start.intercept, level)
+    value = value if params.fit_intercept else start.intercept
+    none = LinearModel(np.zeros_like(start.coef), value)
     own = [loss_sums_of(model, problem, params) for model in (start, none)]
     losses, losses_of_none = allreduce(group, own)
     mean = losses.mean() / problem.total_weight

@@ -7,6 +7,7 @@ soon, class by class. Rank 0 has all rows for that.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -203,7 +204,8 @@ def find_by_near_rows(
             params=params,
             coordinates=coordinates,
             model=model,
-            budget=plan.budget,
+            plan=plan,
+            check=group.raise_if_closed,
         )
     points, bases = broadcast(group, told)
     return Optimum(points, plan.objectives, bases)
@@ -244,13 +246,17 @@ def _solve_all(
     params: RefineParams,
     coordinates: Coordinates,
     model: LinearModel,
-    budget: float,
+    plan: Plan,
+    check: Callable[[], None],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Points of all problems, and what no model is below, penalties apart."""
     points = coordinates.to_points(model)
     bases = np.full(len(points), -np.inf)
     spent = 0.0
-    for k, point in enumerate(points):
+    # One that takes far more than its part is not to keep others from theirs.
+    order = np.argsort(plan.n_within, kind="stable").tolist()
+    for n_before, k in enumerate(order):
+        point = points[k]
         targets, own = _task(problem, y, weights, [k])
         coef, intercept = model.coef[k].astype(np.float64), float(model.intercept[k])
         centre = coordinates.standardization.centre
@@ -262,8 +268,9 @@ def _solve_all(
             intercept=None if params.fit_intercept else intercept,
             tol=params.refine_tol,
         )
-        part = min(1.0, (k + 1) / len(points) + _SLACK) * budget
+        part = min(1.0, (n_before + 1) / len(points) + _SLACK) * plan.budget
         for size in sets.solve(rows.values(coef) + (intercept + centre @ coef)):
+            check()
             spent += _set_cost(problem, size)
             if spent > part:
                 return points, bases

@@ -25,6 +25,8 @@ _ADDED, _FEWEST_ADDED = 0.3, 50
 # Shares, against the largest, of rows without a part, of which the method leaves some.
 _NO_PART = 2e-3
 _MOST_SETS = 40
+# Rows of a set: four matrices of so many rows and columns are 128 MiB.
+_MOST_ROWS = 2048
 # Gap, against the objective, that a set may have which others follow; and against what
 # rows that are not in the set cost.
 _LOOSE, _OF_OTHERS = 0.003, 0.1
@@ -118,6 +120,8 @@ class RowSets:
             return
         self._within = max(_NEARER * self._tol, _LOOSE)
         for _ in range(_MOST_SETS):
+            if len(chosen) > _MOST_ROWS:
+                return
             yield len(chosen)
             found = few_rows_optimum(
                 self._rows.products(chosen),
@@ -188,8 +192,7 @@ class RowSets:
         floor = found.objective - found.gap
         if floor > self._floor:
             # Sets of rows that are left out and come back would follow otherwise.
-            shares = np.abs(found.shares)
-            has_part = (shares > _NO_PART * shares.max()) | (margins[chosen] < 1)
+            has_part = self._has_share(chosen, found) | (margins[chosen] < 1)
             kept = chosen[has_part]
         else:
             kept = chosen
@@ -198,6 +201,16 @@ class RowSets:
         if len(wrong) > most:
             wrong = wrong[_lowest(margins[wrong], most)]
         return np.sort(np.concatenate([kept, wrong]))
+
+    def _has_share(self, chosen: np.ndarray, found: FewRowsOptimum) -> np.ndarray:
+        """Which rows have a share that counts beside the largest of their sign."""
+        # Those of one sign add up to those of the other: few rows may face very many.
+        shares = np.abs(found.shares)
+        counts = np.zeros(len(shares), dtype=bool)
+        for sign in (-1.0, 1.0):
+            own = self._targets[chosen] == sign
+            counts[own] = shares[own] > _NO_PART * shares[own].max(initial=0.0)
+        return counts
 
 
 def _lowest(values: np.ndarray, number: int) -> np.ndarray:

@@ -111,8 +111,9 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
     problem = replace(problem, shard=join_shard(problem.shard, params.join_limit))
     ratio = start_ratio(context.group, problem, params) if params.hands_over else NEAR
     if ratio >= 1:
-        # Steps from zero take less than those that leave such a model.
-        params = replace(params, coef=None, intercept=None)
+        # Steps from none take less than those that leave such a model.
+        intercept = None if params.fit_intercept else params.intercept  # one that stays
+        params = replace(params, coef=None, intercept=intercept)
     is_near = ratio < NEAR
     rounds = Rounds(context, problem, validation, params, columns, is_near=is_near)
     refines = is_refined(params)
@@ -150,9 +151,9 @@ class Rounds(Refinable):
     ) -> None:
         super().__init__(context, problem, params, initial_model(problem, params))
         self._columns = columns
-        # Its steps would be in vain, and ranks need not load scikit-learn for them.
         self.is_near = is_near
         is_left_out = is_near or is_one_round(params, problem)
+        # Its steps would be in vain, and ranks need not load scikit-learn for them.
         self._is_left_out = params.hands_over and is_left_out
         self._mean = RunningMean(params.average, problem.total_rows)
         if params.mean is not None:

@@ -113,7 +113,9 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
         in the others. With 0 nothing speaks for a class, which is still predicted where
         more speaks against all others; to leave it out, weigh its rows by 0.
     warm_start : bool, default=False
-        Whether `fit` starts from the model of the fit before.
+        Whether `fit` starts from the model of the fit before. Where that serves the
+        rows, and a refinement follows, no steps of SGD come before it; one that is
+        worse on them than none is forgotten.
     average : bool or int, default=False
         Whether the result is the mean of the merged models of the rounds, with weights
         that grow with the third power of the round. An int begins with the round in

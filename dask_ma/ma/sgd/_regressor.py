@@ -96,7 +96,9 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
         ``learning_rate="auto"``, without an L1 penalty, and with a `refine_max_iter` of
         64 or more.
     warm_start : bool, default=False
-        Whether `fit` starts from the model of the fit before.
+        Whether `fit` starts from the model of the fit before. Where that serves the
+        rows, and a refinement follows, no steps of SGD come before it; one that is
+        worse on them than none is forgotten.
     average : bool or int, default=False
         Whether the result is the mean of the merged models of the rounds, with weights
         that grow with the third power of the round. An int begins with the round in
