@@ -120,9 +120,9 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearButterfly):
         but one pass that improves the objective by less than the cube root of `tol`,
         10 % by default, is enough where Newton's method goes on from there, or L-BFGS
         with a smooth loss and sparse rows (a tenth of the elements at most) or 64
-        classes or more, or any loss, sparse rows and two classes: see `refine`, with a
-        `refine_max_iter` of 64 or more, ``learning_rate="adaptive"``, and any `mixing`
-        but "none".
+        classes or more, or any loss, sparse rows and two classes, or 64 or more: see
+        `refine`, with a `refine_max_iter` of 64 or more, ``learning_rate="adaptive"``,
+        and any `mixing` but "none".
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes; "balanced" weights them by the inverse of their
         frequency, to which rows contribute by their sample weights. With two classes

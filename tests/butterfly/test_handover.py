@@ -170,7 +170,13 @@ def words():
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize(
     ("loss", "n_classes"),
-    [("log_loss", 2), ("log_loss", 5), ("hinge", 2), ("squared_error", 0)],
+    [
+        ("log_loss", 2),
+        ("log_loss", 5),
+        ("hinge", 2),
+        ("hinge", 64),
+        ("squared_error", 0),
+    ],
     ids=str,
 )
 def test_sparse_rows_do_not_wait_for_passes(words, loss, n_classes, n_ranks):
@@ -191,10 +197,11 @@ def test_sparse_rows_do_not_wait_for_passes(words, loss, n_classes, n_ranks):
 
 
 @pytest.mark.usefixtures("no_products")
+@pytest.mark.parametrize("n_classes", [3, 63])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_kinks_of_several_classes_wait_for_passes(words):
+def test_kinks_of_several_classes_wait_for_passes(words, n_classes):
     X, y = words
-    y = np.searchsorted(np.quantile(y, [0.3, 0.6]), y)
+    y = np.searchsorted(np.quantile(y, np.arange(1, n_classes) / n_classes), y)
     params = {"loss": "hinge", "alpha": 1e-3, "random_state": 0, "n_ranks": 1}
     own = ButterflySGDClassifier(**params, max_iter=40).fit(X, y)
     patient = ButterflySGDClassifier(**params, max_iter=40, n_iter_no_change=5)

@@ -33,10 +33,12 @@ def is_quick(params: RefineParams, problem: Problem) -> bool:
     # change the weights of all problems, or of all columns.
     n_elements = problem.total_rows * problem.shard.n_features
     is_sparse = problem.total_stored <= _SPARSE * n_elements
+    has_many = problem.n_problems >= _MANY_PROBLEMS
     if math.isfinite(make_loss(params.loss, params.epsilon).smoothness):
-        return is_sparse or problem.n_problems >= _MANY_PROBLEMS
-    # Each class has kinks of its own, and takes rounds of its own.
-    return is_sparse and problem.n_problems == 1
+        return is_sparse or has_many
+    # Each class has kinks of its own, and takes rounds of its own. Of many classes each
+    # has few rows near its kinks.
+    return is_sparse and (has_many or problem.n_problems == 1)
 
 
 def choose_method(params: RefineParams, problem: Problem) -> str:
