@@ -81,7 +81,8 @@ class LinearEstimator(DistributedEstimator):
         Returns
         -------
         peer : estimator of scikit-learn
-            It shares no memory with this estimator and does not need Dask.
+            With the parameters that cross-validation has chosen, if there was any. It
+            shares no memory with this estimator and does not need Dask.
         """
         peer = self._to_peer()
         if isinstance(peer.coef_, np.ndarray):

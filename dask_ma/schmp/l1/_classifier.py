@@ -261,15 +261,9 @@ class SchMPLogisticRegression(LinearClassifierMixin, L1Estimator):
         """
         return super().predict_proba(X)
 
-    def to_sklearn(self) -> Any:
-        """A fitted scikit-learn estimator with the same model.
-
-        Returns
-        -------
-        peer : LogisticRegression
-            It shares no memory with this estimator and does not need Dask.
-        """
-        peer = super().to_sklearn()
+    def _to_peer(self) -> Any:
+        """A fitted estimator of scikit-learn, with what that has besides."""
+        peer = super()._to_peer()
         peer.n_iter_ = np.array([self.n_iter_])
         return peer
 

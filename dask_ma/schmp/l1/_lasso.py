@@ -320,15 +320,9 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
             found.append(np.array([float(point.intercept[0]) for point in points]))
         return tuple(found)
 
-    def to_sklearn(self) -> Any:
-        """A fitted scikit-learn estimator with the same model.
-
-        Returns
-        -------
-        peer : Lasso or ElasticNet
-            It shares no memory with this estimator and does not need Dask.
-        """
-        peer = super().to_sklearn()
+    def _to_peer(self) -> Any:
+        """A fitted estimator of scikit-learn, with what that has besides."""
+        peer = super()._to_peer()
         if hasattr(peer.coef_, "toarray"):
             peer.coef_ = peer.coef_.toarray().ravel()
         peer.dual_gap_ = self.dual_gap_

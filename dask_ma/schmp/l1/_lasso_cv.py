@@ -290,16 +290,9 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
         if message is not None:
             yield message, ConvergenceWarning
 
-    def to_sklearn(self) -> Any:
-        """A fitted scikit-learn estimator with the same model.
-
-        Returns
-        -------
-        peer : Lasso or ElasticNet
-            With the chosen `alpha`. It shares no memory with this estimator and does
-            not need Dask.
-        """
-        peer = super().to_sklearn()
+    def _to_peer(self) -> Any:
+        """A fitted estimator of scikit-learn, with what that has besides."""
+        peer = super()._to_peer()
         peer.set_params(alpha=self.alpha_)
         if isinstance(peer, ElasticNet) and not isinstance(peer, Lasso):
             peer.set_params(l1_ratio=self.l1_ratio_)
