@@ -2,6 +2,7 @@
 
 from dask_ma.supervised._batches import Piece, pass_batches, pass_generator
 from dask_ma.supervised._dealing import deal_rows
+from dask_ma.supervised._gathering import gathered
 from dask_ma.supervised._params import FitResult, ProblemParams, ValidationParams
 from dask_ma.supervised._problem import (
     Problem,
@@ -21,6 +22,7 @@ __all__ = [
     "ValidationParams",
     "agree_on_problem",
     "deal_rows",
+    "gathered",
     "hold_out",
     "pass_batches",
     "pass_generator",

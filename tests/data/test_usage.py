@@ -43,7 +43,7 @@ from dask_ma.data._workers import workers_of
 from dask_ma.engine._liveness import settle
 from dask_ma.exceptions import InsufficientMemoryError
 from dask_ma.layouts import _read_columns
-from dask_ma.sfb._gathered import most_moved
+from dask_ma.sfb._moved_rows import most_moved
 
 MB = 10**6
 #: Two workers of 600 MB with one thread, 230 MB of which are their modules.

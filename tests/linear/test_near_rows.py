@@ -485,14 +485,14 @@ def test_a_class_that_takes_too_long_comes_last(monkeypatch):
 
     plan_near_rows = _at_once.plan_near_rows
     monkeypatch.setattr(_at_once, "plan_near_rows", plan)
-    solved, targets_of = [], _near_rows._task
+    solved, targets_of = [], _near_rows.class_tasks
 
     def task(problem, y, weights, numbers=slice(None)):
         if not isinstance(numbers, slice):
             solved.extend(numbers)
         return targets_of(problem, y, weights, numbers)
 
-    monkeypatch.setattr(_near_rows, "_task", task)
+    monkeypatch.setattr(_near_rows, "class_tasks", task)
     MASGDClassifier(**TIGHT, n_ranks=1).fit(X, y)
     assert solved == [*range(1, 15), 0]
 

@@ -11,7 +11,6 @@ from dask_ma.data import Block, Shard
 from dask_ma.kernels import product_square, square_sum
 from dask_ma.sfb import Exchange, FactorModel
 from dask_ma.sfb._apart import StepsApart
-from dask_ma.sfb._gathered import gathered
 from dask_ma.sfb.exchange._full_matrix import is_best_whole, whole_update
 from dask_ma.sfb.logistic import _cost
 from dask_ma.sfb.logistic._cost import Passes
@@ -21,6 +20,7 @@ from dask_ma.sfb.model._factors import Factors
 from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.model._model import view_of
 from dask_ma.sfb.prox import NoPenalty
+from dask_ma.supervised import gathered
 
 X, y = load_digits(return_X_y=True)
 X = X / 16

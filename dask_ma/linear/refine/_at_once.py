@@ -8,7 +8,7 @@ import numpy as np
 
 from dask_ma.comm import broadcast
 from dask_ma.engine import Record, Work
-from dask_ma.linear._model import LinearModel, initial_model
+from dask_ma.linear._model import LinearModel
 from dask_ma.linear.refine._best import Best
 from dask_ma.linear.refine._coordinates import Coordinates
 from dask_ma.linear.refine._evaluation import Request
@@ -19,32 +19,12 @@ from dask_ma.linear.refine._near_rows import (
     may_have_near_rows,
     plan_near_rows,
 )
-from dask_ma.linear.refine._refinement import Refinable, Refinement
+from dask_ma.linear.refine._refinement import Refinable, Refinement, start_of
 from dask_ma.linear.refine._search import ZERO, Verdict
 
 # What rounding of the values of few rows may leave of the objective: kinks lie at some
 # of them, and no step could bring the objective nearer.
 _ROUNDING = 1e-8
-
-
-def start_of(rounds: Refinable) -> LinearModel:
-    """The model that a round goes on from.
-
-    Parameters
-    ----------
-    rounds : Refinable
-        Rounds, perhaps refined ones among them.
-
-    Returns
-    -------
-    model : LinearModel
-        That of the start of the fit where rounds of SGD have only made it worse.
-    """
-    if rounds.n_refined:
-        return rounds.current
-    if rounds.is_worse:
-        return initial_model(rounds.problem, rounds.params)
-    return rounds.output
 
 
 def plan_of(rounds: Refinable) -> Plan | None:

@@ -206,12 +206,38 @@ class _Rows:
         if problem.classes is None:
             yield self._y.astype(np.float64), weights
             return
-        targets = one_vs_rest_targets(self._y, problem.n_problems)
-        factors = np.ones(targets.shape)
-        if problem.positive_weight is not None:
-            factors = positive_factors(targets, problem.positive_weight)
-        for own, factor in zip(targets.T, factors.T, strict=True):
-            yield np.ascontiguousarray(own), weights * factor
+        for own in zip(
+            *(a.T for a in class_tasks(problem, self._y, weights)), strict=True
+        ):
+            yield np.ascontiguousarray(own[0]), np.ascontiguousarray(own[1])
+
+
+def class_tasks(
+    problem: Problem, y: np.ndarray, weights: np.ndarray, numbers: Any = slice(None)
+) -> tuple[np.ndarray, np.ndarray]:
+    """What rows are in the problems of the classes.
+
+    Parameters
+    ----------
+    problem : Problem
+        With the weights of the classes.
+    y : ndarray of int, shape (n_rows,)
+        Numbers of the classes.
+    weights : ndarray of shape (n_rows,)
+        Weights of the rows.
+    numbers : slice or list of int, default=slice(None)
+        Which problems.
+
+    Returns
+    -------
+    targets, weights : ndarray of float64, shape (n_rows, n_problems)
+        -1 or 1, and weights with those of the classes.
+    """
+    targets = one_vs_rest_targets(y, problem.n_problems, problems=numbers)
+    factors = np.ones(targets.shape)
+    if problem.positive_weight is not None:
+        factors = positive_factors(targets, problem.positive_weight[numbers])
+    return targets, factors * weights[:, np.newaxis]
 
 
 def _gather_rows(

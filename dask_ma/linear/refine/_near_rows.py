@@ -8,24 +8,19 @@ soon, class by class. Rank 0 has all rows for that.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from scipy import sparse
 
-from dask_ma.comm import Group, allreduce, broadcast, gather
-from dask_ma.kernels import (
-    chunked_predictions,
-    one_vs_rest_targets,
-    positive_factors,
-)
+from dask_ma.comm import Group, allreduce, broadcast
+from dask_ma.kernels import chunked_predictions
 from dask_ma.linear._model import LinearModel, RefineParams
 from dask_ma.linear.refine._centred import CentredRows
 from dask_ma.linear.refine._choice import choose_method
 from dask_ma.linear.refine._coordinates import Coordinates, Penalty
-from dask_ma.linear.refine._few_rows import Optimum, few_rows_round
+from dask_ma.linear.refine._few_rows import Optimum, class_tasks, few_rows_round
 from dask_ma.linear.refine._row_sets import FEWEST, RowSets
-from dask_ma.supervised._problem import Problem
+from dask_ma.supervised import Problem, gathered
 
 # Stored elements of all rows, which are sent to one rank: 96 MiB.
 _MOST_ELEMENTS = 2**23
@@ -102,7 +97,7 @@ def plan_near_rows(
     for block in problem.shard.read():
         block_weights = block.weights()
         for some, values in chunked_predictions(block.X, coef, intercept):
-            targets, weights = _task(problem, block.y[some], block_weights[some])
+            targets, weights = class_tasks(problem, block.y[some], block_weights[some])
             losses = np.maximum(1 - targets * values.reshape(targets.shape), 0.0)
             losses *= weights
             sums += losses.sum(axis=0), np.count_nonzero(losses, axis=0)
@@ -149,17 +144,6 @@ def _is_sparse(problem: Problem) -> bool:
     return problem.total_stored < problem.total_rows * problem.shard.n_features
 
 
-def _task(
-    problem: Problem, y: np.ndarray, weights: np.ndarray, numbers: Any = slice(None)
-) -> tuple[np.ndarray, np.ndarray]:
-    """Targets and weights of rows in some problems, of shape (n_rows, n_problems)."""
-    targets = one_vs_rest_targets(y, problem.n_problems, problems=numbers)
-    weights = weights.astype(np.float64)[:, np.newaxis] * np.ones(targets.shape[1])
-    if problem.positive_weight is not None:
-        weights *= positive_factors(targets, problem.positive_weight[numbers])
-    return targets, weights
-
-
 def find_by_near_rows(
     group: Group,
     problem: Problem,
@@ -191,15 +175,15 @@ def find_by_near_rows(
         The same on all ranks; of problems that took more than there is the model, and
         a bound of minus infinity.
     """
-    gathered = _gather_rows(group, problem)
-    told = None
-    if gathered is not None:
-        X, y, weights = gathered
+    whole, told = gathered(problem.shard, group), None
+    if group.rank == 0:
+        (block,) = whole.blocks
+        X = block.X.astype(np.float64, copy=False)
         rows = CentredRows(X, coordinates.standardization.centre)
         told = _solve_all(
             rows,
-            y,
-            weights,
+            block.y,
+            block.weights(),
             problem=problem,
             params=params,
             coordinates=coordinates,
@@ -209,32 +193,6 @@ def find_by_near_rows(
         )
     points, bases = broadcast(group, told)
     return Optimum(points, plan.objectives, bases)
-
-
-def _gather_rows(
-    group: Group, problem: Problem
-) -> tuple[Any, np.ndarray, np.ndarray] | None:
-    """All rows with their targets and weights, on rank 0."""
-    own = []
-    for block in problem.shard.read():
-        X = block.X
-        is_sparse = sparse.issparse(X)
-        arrays = (X.data, X.indices, X.indptr) if is_sparse else X
-        own.append((arrays, block.y, block.weights()))
-    parts = gather(group, own)
-    if parts is None:
-        return None
-    all_arrays, y, weights = zip(*(block for part in parts for block in part))
-    n_features = problem.shard.n_features
-    if isinstance(all_arrays[0], tuple):
-        matrices = [
-            sparse.csr_array(arrays, shape=(len(arrays[2]) - 1, n_features))
-            for arrays in all_arrays
-        ]
-        X = sparse.vstack(matrices, format="csr").astype(np.float64)
-    else:
-        X = np.concatenate(all_arrays).astype(np.float64, copy=False)
-    return X, np.concatenate(y), np.concatenate(weights)
 
 
 def _solve_all(
@@ -257,7 +215,7 @@ def _solve_all(
     order = np.argsort(plan.n_within, kind="stable").tolist()
     for n_before, k in enumerate(order):
         point = points[k]
-        targets, own = _task(problem, y, weights, [k])
+        targets, own = class_tasks(problem, y, weights, [k])
         coef, intercept = model.coef[k].astype(np.float64), float(model.intercept[k])
         centre = coordinates.standardization.centre
         sets = RowSets(

@@ -87,6 +87,27 @@ def sum_over_ranks(group: Group, arrays: Sequence[np.ndarray]) -> list[np.ndarra
     return allreduce(group, list(arrays))
 
 
+def start_of(rounds: Refinable) -> LinearModel:
+    """The model that a round goes on from.
+
+    Parameters
+    ----------
+    rounds : Refinable
+        Rounds, perhaps refined ones among them.
+
+    Returns
+    -------
+    model : LinearModel
+        That of the start of the fit where rounds of SGD have only made it worse; a
+        refinement that was interrupted goes on from its best one.
+    """
+    if rounds.n_refined:
+        return rounds.current
+    if rounds.is_worse:
+        return initial_model(rounds.problem, rounds.params)
+    return rounds.output
+
+
 class Refinement(Method):
     """Steps of second order, each of which takes a pass over the rows."""
 
@@ -159,15 +180,10 @@ class Refinement(Method):
     def _start(self) -> Best:
         """Look at the rows, and at where to begin; a collective call."""
         before = self._before
-        problem, params, model = before.problem, before.params, before.output
-        # If the rounds have only made the model worse, from where the fit started; a
-        # refinement that was interrupted goes on from its best model.
         is_in_vain = before.is_worse and not before.n_refined
-        if is_in_vain:
-            model = initial_model(problem, params)
         is_warm = before.is_near or before.n_rounds > before.n_refined
         self._is_warm = is_warm and not is_in_vain
-        return self._begin(model)
+        return self._begin(start_of(before))
 
     def _begin(self, model: LinearModel) -> Best:
         """Begin the search at a model; a collective call."""

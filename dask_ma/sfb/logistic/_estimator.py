@@ -12,7 +12,7 @@ from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.data import InputInfo, InputSize
 from dask_ma.engine import worthwhile_ranks
 from dask_ma.linear import LinearEstimator
-from dask_ma.sfb._gathered import most_moved
+from dask_ma.sfb._moved_rows import most_moved
 from dask_ma.sfb.exchange._settings import COMMUNICATION, RunSettings
 from dask_ma.sfb.logistic._agent import join, train
 from dask_ma.sfb.logistic._combinations import (

@@ -13,7 +13,6 @@ from dask_ma.linear import LinearModel, describe, score_sums
 from dask_ma.sfb._best import Best
 from dask_ma.sfb._divergence import DivergenceCheck
 from dask_ma.sfb._engine import BroadcastEngine
-from dask_ma.sfb._gathered import gathered
 from dask_ma.sfb._start import Start, arrays_of
 from dask_ma.sfb.logistic._begin import first_start, start_again
 from dask_ma.sfb.logistic._dual_model import DualModel, ElasticDualModel
@@ -34,7 +33,7 @@ from dask_ma.sfb.logistic._softmax_model import (
 )
 from dask_ma.sfb.logistic._span import Span
 from dask_ma.sfb.logistic._totals import add_up
-from dask_ma.supervised import Problem, StopRule, score
+from dask_ma.supervised import Problem, StopRule, gathered, score
 
 _ADVICE = "lower eta0, or scale the features"
 # Passes that are worth waiting for, before steps on the whole objective take over.

@@ -18,11 +18,10 @@ from dask_ma.data import Block, Shard
 from dask_ma.engine import State
 from dask_ma.exceptions import CheckpointError
 from dask_ma.kernels import orthonormal_basis
-from dask_ma.sfb._gathered import gathered
 from dask_ma.sfb.logistic._params import SFBParams
 from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._refine import MOST_VARIABLES
-from dask_ma.supervised import Problem
+from dask_ma.supervised import Problem, gathered
 
 # Rows for which a basis takes no longer than some passes, and numbers in it, at most.
 _MOST_ROWS, _MOST_NUMBERS = 512, 2**23

@@ -18,7 +18,7 @@ from dask_ma._callbacks import with_callbacks
 from dask_ma._sklearn import Interval, StrOptions, fit_context
 from dask_ma.data import CAST_LATER, InputInfo, check_memory_labels, merge_labels
 from dask_ma.engine import Identity
-from dask_ma.sfb._gathered import most_moved
+from dask_ma.sfb._moved_rows import most_moved
 from dask_ma.sfb.exchange._settings import COMMUNICATION, Exchange, RunSettings
 from dask_ma.sfb.metric._agent import train
 from dask_ma.sfb.metric._cost import worthwhile_ranks

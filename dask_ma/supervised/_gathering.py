@@ -1,34 +1,11 @@
-"""All rows on one rank, for steps that are too short to be shared."""
+"""All rows on one rank, for work that is not worth being shared."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from dask_ma import _config
 from dask_ma.comm import Group, gather
-from dask_ma.data import (
-    InputInfo,
-    Shard,
-    join_shard,
-    pack_block,
-    part_of_workers,
-    unpack_block,
-)
-
-# Of the memory of a worker, what rows may take that come to it: once as they arrive,
-# and once as a block.
-_MOST = 0.15
-
-
-def most_moved(info: InputInfo) -> int:
-    """Bytes of rows that may move to one rank, or to those of their groups.
-
-    Parameters
-    ----------
-    info : InputInfo
-        Of the rows.
-    """
-    return part_of_workers(_config.get_bytes("sfb.moved-rows"), _MOST, info)
+from dask_ma.data import Shard, join_shard, pack_block, unpack_block
 
 
 def gathered(shard: Shard, group: Group) -> Shard:
