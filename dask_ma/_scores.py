@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import dask
 import numpy as np
 
-from dask_ma.data import as_arrays, is_dask_collection
+from dask_ma.data import as_arrays, is_dask_collection, target_numbers
 
 
 class ColumnSums(NamedTuple):
@@ -38,7 +38,8 @@ def _column_sums(block: np.ndarray) -> ColumnSums:
 def blockwise_accuracy(predicted: Any, y: Any, sample_weight: Any) -> float:
     """Weighted fraction of equal labels, worked out block by block."""
     predicted, y, weight = _columns(predicted, y, sample_weight)
-    right = predicted == y
+    # Several columns are indicators or codes, of which a fit makes numbers.
+    right = predicted == (_numbers(y) if y.ndim == 2 else y)
     if right.ndim == 2:
         right = right.all(axis=1)
     right, total = dask.compute((right * weight).sum(), weight.sum())
@@ -65,6 +66,7 @@ def accuracy_of_places(
     if no_code is None:
         return blockwise_accuracy(predicted, y, sample_weight)
     predicted, y, weight = _columns(predicted, y, sample_weight)
+    y = _numbers(y)
     counts = y != no_code
     right = ((predicted == y) & counts).sum(axis=1)
     right, total = dask.compute(
@@ -80,6 +82,7 @@ def blockwise_r2(predicted: Any, y: Any, sample_weight: Any) -> float:
     Of several targets it is the mean.
     """
     predicted, y, weight = _columns(predicted, y, sample_weight)
+    y = _numbers(y)
     if y.ndim == 2:
         weight = weight[:, None]
     total, first = dask.compute(weight.sum(), (weight * y).sum(axis=0))
@@ -100,6 +103,14 @@ def _check_total(total: float) -> None:
             f"sample_weight adds up to {total} over all rows, expected a finite sum "
             "above 0"
         )
+
+
+def _numbers(y: Any) -> Any:
+    """Targets of a dask.array as numbers, as a fit makes them."""
+    if y.dtype.kind in "biuf":
+        return y
+    like = np.empty((0,) * y.ndim)
+    return y.map_blocks(target_numbers, "a block", dtype=like.dtype, meta=like)
 
 
 def _columns(predicted: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:

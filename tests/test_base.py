@@ -1,12 +1,14 @@
 """What the estimators share: lazy predictions, scores, the way through a fit."""
 
 from dataclasses import dataclass
+from decimal import Decimal
 
 import dask
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from scipy import sparse
 from sklearn.base import clone
@@ -20,6 +22,7 @@ from dask_ma import (
     SFBDictionaryLearning,
     SFBMetricLearner,
 )
+from dask_ma._scores import accuracy_of_places, blockwise_accuracy
 from dask_ma.base import DistributedEstimator
 from dask_ma.comm import allreduce
 from dask_ma.data import build_shard, describe
@@ -256,6 +259,72 @@ def test_score_where_lengths_are_unknown(scored, data, kind):
     column = {"memory": y, "same blocks": lazy(y, 20), "unknown": unknown(y)}[kind]
     expected = model.score(X, y)
     assert model.score(unknown(X), column) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("convert", [False, True])
+@pytest.mark.parametrize("kind", ["objects", "Arrow", "array", "memory"])
+def test_score_of_decimals(data, kind, convert):
+    X, y = data
+    texts = [f"{value:.3f}" for value in y + X[:, 0]]
+    column = pd.Series(list(map(Decimal, texts)))
+    model = MASGDRegressor(**PARAMS).fit(X, column)
+    with dask.config.set({"dataframe.convert-string": convert}):
+        rows = dd.from_pandas(pd.DataFrame(X), npartitions=3)
+        if kind == "Arrow":
+            column = column.astype(pd.ArrowDtype(pa.decimal128(6, 3)))
+        target = dd.from_pandas(column, npartitions=3)
+        if kind == "array":
+            rows, target = lazy(X), lazy(column.to_numpy())
+        elif kind == "memory":
+            target = column
+        expected = model.score(X, np.array(texts, dtype=float))
+        assert model.score(rows, target) == pytest.approx(expected)
+        np.testing.assert_allclose(
+            clone(model).fit(rows, target).coef_, model.coef_, rtol=1e-6
+        )
+
+
+@pytest.mark.parametrize("y", [np.zeros(60, "M8[s]"), np.array(["eel"] * 60, object)])
+def test_score_of_targets_that_are_no_numbers(regressor, data, y):
+    X, _ = data
+    for method in (clone(regressor).fit, regressor.score):
+        with pytest.raises(
+            ValueError, match=r"y (has dtype .* expected real|must hold)"
+        ):
+            method(lazy(X), lazy(y))
+
+
+@pytest.mark.parametrize("is_text", [False, True])
+def test_score_of_indicators_that_are_objects(is_text):
+    right = pd.DataFrame([[0, 1], [1, 1], [1, 0], [0, 0]] * 3)
+    y = dd.from_pandas(right.astype(str if is_text else object), npartitions=2)
+    predicted = lazy(right.to_numpy(), 5)
+    assert blockwise_accuracy(predicted, y, None) == 1.0
+    assert accuracy_of_places(predicted, y, None, no_code=0) == 1.0
+
+
+@pytest.mark.parametrize("convert", [False, True])
+@pytest.mark.parametrize("model", [MASGDClassifier(**PARAMS), MASGDRegressor(**PARAMS)])
+def test_score_with_a_partition_of_objects_without_rows(data, model, convert):
+    X, y = data
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    frame = frame.assign(y=y, weight=np.linspace(0, 2, 60))
+
+    def load(number):
+        if number == 1:
+            return pd.DataFrame(columns=frame.columns)
+        return frame[:20] if number == 0 else frame[20:]
+
+    def fit_and_score(rows):
+        rows, *columns = rows[list("abcd")], rows["y"], rows["weight"]
+        fitted = clone(model).fit(rows, columns[0], sample_weight=columns[1])
+        return fitted.coef_, fitted.score(rows, *columns)
+
+    expected = fit_and_score(frame)
+    with dask.config.set({"dataframe.convert-string": convert}):
+        found = fit_and_score(dd.from_map(load, range(3), meta=frame[:0]))
+    np.testing.assert_allclose(found[0], expected[0])
+    assert found[1] == pytest.approx(expected[1])
 
 
 def test_score_of_a_constant_target(regressor, data):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dask_ma.data import _aligned as _aligned  # tells Dask how rows are sent
 from dask_ma.data._allocator import allocator, give_back_freed, memory_taken
 from dask_ma.data._blocks import is_foreign_sparse, is_sparse, n_bytes, to_csr
-from dask_ma.data._checks import check_size, refuse_masked
+from dask_ma.data._checks import check_size, refuse_masked, target_numbers
 from dask_ma.data._collections import current_client
 from dask_ma.data._demand import Foresight, Kept, Share
 from dask_ma.data._fingerprint import (
@@ -123,6 +123,7 @@ __all__ = [
     "scheduler_workers",
     "size_of_input",
     "spare_memory",
+    "target_numbers",
     "to_csr",
     "unique_labels_of",
     "unpack_block",

@@ -64,9 +64,12 @@ def frame_to_array(frame: Any) -> np.ndarray:
 
 
 def features_to_array(frame: Any, index: int) -> np.ndarray:
-    """NumPy array of a pandas DataFrame of numbers, which is block `index` of X."""
+    """NumPy array of a pandas DataFrame of numbers, which is block `index` of X.
+
+    Its dtype is object where there are no rows, and so nothing that has to be a number.
+    """
     array = frame_to_array(frame)
-    if array.dtype == object:
+    if array.dtype == object and len(array):
         raise words_in_block(frame, index)
     return array
 

@@ -174,6 +174,36 @@ def cut_rows(source: Any, start: int, stop: int, rows: int, index: int) -> RawBl
     )
 
 
+def target_numbers(y: Any, whose: str) -> np.ndarray:
+    """Targets of a regression as float64.
+
+    Parameters
+    ----------
+    y : array-like
+        Numbers, also as objects such as Decimals, or texts of numbers.
+    whose : str
+        What has them, for the message.
+
+    Returns
+    -------
+    ndarray of float64
+
+    Raises
+    ------
+    ValueError
+        For what holds no numbers.
+    """
+    y = np.asarray(y)
+    try:
+        if y.dtype.kind in "cmMV":
+            raise TypeError("NumPy would make numbers of these without a word")
+        return np.asarray(y, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"y must hold numbers, but that of {whose} has dtype {y.dtype}"
+        ) from None
+
+
 def check_columns(X: Any, index: int, n_features: int) -> None:
     """Refuse a block of another width."""
     if X.shape[1] != n_features:

@@ -203,12 +203,13 @@ def _lower(frames: Sequence[Any], with_features: bool) -> list[Any]:
     from dask.highlevelgraph import HighLevelGraph
 
     with_features = with_features and frames[0].ndim == 2
-    joined = _join_frames(_to_numpy, frames, with_features=with_features)
+    metas = [frame_to_array(frame._meta) for frame in frames]
+    dtypes = [meta.dtype for meta in metas]
+    joined = _join_frames(_to_numpy, frames, with_features=with_features, dtypes=dtypes)
     graph, keys = joined.__dask_graph__(), joined.__dask_keys__()
     source = f"dask_ma-partitions-{uuid.uuid4().hex}"
     arrays = []
-    for number, frame in enumerate(frames):
-        meta = frame_to_array(frame._meta)
+    for number, meta in enumerate(metas):
         name = f"{COLUMN}-{uuid.uuid4().hex}"
         tail = (0,) * (meta.ndim - 1)
         layer = {(name, i, *tail): (getitem, key, number) for i, key in enumerate(keys)}
@@ -240,13 +241,25 @@ def _join_frames(function: Any, frames: Sequence[Any], **options: Any) -> Any:
 
 
 def _to_numpy(
-    *frames: Any, with_features: bool, partition_info: dict[str, Any]
+    *frames: Any,
+    with_features: bool,
+    dtypes: Sequence[np.dtype],
+    partition_info: dict[str, Any],
 ) -> tuple[np.ndarray, ...]:
     """Partitions that belong together, as arrays (runs on a worker)."""
     arrays = []
     if with_features:
         arrays.append(features_to_array(frames[0], partition_info["number"]))
-    return (*arrays, *map(frame_to_array, frames[len(arrays) :]))
+    arrays += map(frame_to_array, frames[len(arrays) :])
+    return tuple(map(_of_declared_type, arrays, dtypes))
+
+
+def _of_declared_type(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The array; if it has no rows, and so no type, in that of the metadata."""
+    # Where pandas has read nothing, columns are objects, and so would all be that are
+    # joined with them.
+    is_typeless = array.dtype == object and not len(array)
+    return np.empty(array.shape, dtype) if is_typeless else array
 
 
 def _check_complete(frame: Any) -> None:

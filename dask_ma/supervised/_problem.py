@@ -17,6 +17,7 @@ from dask_ma.data import (
     build_shard,
     check_size,
     encode_labels,
+    target_numbers,
     unique_labels_of,
 )
 from dask_ma.engine import RankContext, ReplicaOf, State
@@ -286,15 +287,7 @@ def _number_target(block: Block, small_targets: bool) -> Block:
     """A block whose y holds finite floats, or maybe small integers."""
     if small_targets and _is_small(np.asarray(block.y)):
         return block._replace(y=np.asarray(block.y))
-    try:
-        if np.asarray(block.y).dtype.kind in "cmMV":
-            raise TypeError("NumPy would make numbers of these without a word")
-        y = np.asarray(block.y, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"y must hold numbers, but that of block {block.index} has dtype "
-            f"{np.asarray(block.y).dtype}"
-        ) from None
+    y = target_numbers(block.y, f"block {block.index}")
     if not np.isfinite(y).all():
         row = int(np.flatnonzero(~np.isfinite(y))[0])
         raise ValueError(

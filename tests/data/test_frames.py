@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from decimal import Decimal
 
 import dask
 import dask.array as da
@@ -418,6 +419,54 @@ def test_advice_for_words(in_blocks):
         [2, 1, 0, 0],
         [3, 0, 0, 1],
     ]
+
+
+# -- Partitions without rows ---------------------------------------------------------
+
+
+def with_nothing(frame, meta=None):
+    """The frame in four partitions, with one as pandas makes it of nothing."""
+
+    def load(number):
+        if number == 2:
+            return pd.DataFrame(columns=frame.columns)
+        return frame.iloc[[0, 1, 0, 2][number] * 2 :][:2]
+
+    return dd.from_map(load, range(4), meta=frame.iloc[:0] if meta is None else meta)
+
+
+@pytest.fixture(params=[False, True])
+def converted(request):
+    """Whether Dask makes strings of objects."""
+    with dask.config.set({"dataframe.convert-string": request.param}):
+        yield request.param
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int16])
+def test_partitions_without_rows_have_nothing_to_convert(converted, dtype):
+    frame = pd.DataFrame(np.arange(24).reshape(6, 4), columns=list("abyw"), dtype=dtype)
+    data = with_nothing(frame)
+    X, y, weights = data[["a", "b"]], data["y"], data["w"]
+    arrays = [array.compute() for array in as_arrays([X, y, weights])]
+    assert [array.dtype for array in arrays] == [dtype] * 3
+    result = partition(X, y, weights, n_ranks=2, addresses=None)
+    shards = [build_shard(spec.arguments) for spec in result.shards]
+    blocks = [block for shard in shards for block in shard.blocks]
+    for place, columns in enumerate((["a", "b"], "y", "w")):
+        rows = np.concatenate([block[place] for block in blocks])
+        np.testing.assert_array_equal(rows, frame[columns])
+    assert {shard.dtype for shard in shards} == {
+        np.dtype(np.float32 if dtype == np.float32 else np.float64)
+    }
+
+
+def test_a_file_of_decimals_without_rows(tmp_path):
+    texts = ["1.5", "2.25", "-3"]
+    frame = pd.DataFrame({"price": list(map(Decimal, texts)), "real": 0.5})
+    frame.to_parquet(tmp_path / "0.parquet")
+    frame.iloc[:0].to_parquet(tmp_path / "1.parquet")
+    X = dd.read_parquet(tmp_path)
+    assert rows_of(X, 3).tolist() == [[float(text), 0.5] for text in texts]
 
 
 LABELS = {

@@ -133,6 +133,28 @@ def test_several_columns_of_a_dataframe(X):
     np.testing.assert_allclose(result.compute(), X @ np.ones((3, 2)))
 
 
+@pytest.mark.parametrize(
+    ("shape", "columns"), [((3,), None), ((3, 2), None), ((3, 2), ["d", "e"])]
+)
+def test_a_partition_of_objects_without_rows(X, shape, columns):
+    def load(number):
+        rows = None if number == 2 else X[number * 5 :][:5]
+        return pd.DataFrame(rows, columns=list("abc"))
+
+    meta = pd.DataFrame(X[:0], columns=list("abc"))
+    result = apply_blockwise(
+        dd.from_map(load, range(4), meta=meta),
+        product,
+        model=np.ones(shape),
+        n_outputs=None if len(shape) == 1 else shape[1],
+        dtype=np.float32,
+        columns=columns,
+    )
+    values = np.asarray(result.compute())
+    assert values.dtype == np.float32
+    np.testing.assert_allclose(values, np.delete(X, np.s_[10:15], 0) @ np.ones(shape))
+
+
 def test_words_for_a_dataframe(X):
     def words(model, block):
         return model[(block[:, 0] > 20).astype(int)]

@@ -14,6 +14,7 @@ import pandas as pd
 from scipy import sparse
 
 from bad_input._cases import Call, Case, put, refused, trained
+from bad_input._shapes import empty_partition
 from bad_input._world import (
     CLASSIFIERS,
     ESTIMATORS,
@@ -147,6 +148,12 @@ CASES = [
         "predict: complex",
         predict(lambda X: X + 1j),
         refused("Complex data not supported|expected real numbers|hold no numbers"),
+    ),
+    Case(
+        "predict: empty partition of objects",
+        other_rows(empty_partition),
+        trained(as_they_are),
+        containers=("frame",),
     ),
     Case(
         "predict: times",

@@ -81,6 +81,15 @@ def empty_chunk(box: Box) -> Call:
     return Call(X=X, y=box.good_y)
 
 
+def empty_partition(box: Box) -> Any:
+    """A dask.dataframe with a partition as pandas makes it of nothing."""
+    parts = np.array_split(good_rows(), N // ROWS)
+    meta = pd.DataFrame(good_rows()[:0], columns=NAMES)
+    frames = [pd.DataFrame(part, columns=NAMES) for part in parts]
+    frames.insert(2, pd.DataFrame(columns=NAMES))
+    return dd.from_map(lambda number: frames[number], range(len(frames)), meta=meta)
+
+
 def in_memory_y(box: Box) -> Call:
     """Good rows, and y in memory."""
     return Call(y=box.good_y)
@@ -164,6 +173,12 @@ SHAPES = [
         containers=("array",),
     ),
     Case("empty chunk", empty_chunk, trained(in_memory_y), containers=("array",)),
+    Case(
+        "empty partition of objects",
+        lambda box: Call(X=empty_partition(box), y=box.good_y),
+        trained(in_memory_y),
+        containers=("frame",),
+    ),
     Case(
         "unequal blocks of X and y",
         lambda box: Call(X=box.rows(good_rows(), 8)),
