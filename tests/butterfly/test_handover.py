@@ -174,6 +174,7 @@ def words():
         ("log_loss", 2),
         ("log_loss", 5),
         ("hinge", 2),
+        ("hinge", 5),
         ("hinge", 64),
         ("squared_error", 0),
     ],
@@ -199,7 +200,9 @@ def test_sparse_rows_do_not_wait_for_passes(words, loss, n_classes, n_ranks):
 @pytest.mark.usefixtures("no_products")
 @pytest.mark.parametrize("n_classes", [3, 63])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_kinks_of_several_classes_wait_for_passes(words, n_classes):
+def test_kinks_of_several_classes_wait_for_passes(words, n_classes, monkeypatch):
+    """Where rows are too many to be sent, and L-BFGS is to find those that matter."""
+    monkeypatch.setattr(_choice, "_MOST_ELEMENTS", 0)
     X, y = words
     y = np.searchsorted(np.quantile(y, np.arange(1, n_classes) / n_classes), y)
     params = {"loss": "hinge", "alpha": 1e-3, "random_state": 0, "n_ranks": 1}

@@ -17,8 +17,9 @@ from sklearn.svm import SVC, LinearSVC
 from dask_ma import ButterflySGDClassifier, MASGDClassifier
 from dask_ma.comm import LocalGroup
 from dask_ma.kernels import FewRowsOptimum
-from dask_ma.linear.refine import _at_once, _near_rows, _row_sets
+from dask_ma.linear.refine import _at_once, _choice, _near_rows, _row_sets
 from dask_ma.linear.refine._centred import CentredRows
+from dask_ma.linear.refine._dual_ascent import DualAscent
 from dask_ma.linear.refine._row_sets import RowSets
 
 CLASSIFIERS = [MASGDClassifier, ButterflySGDClassifier]
@@ -234,22 +235,33 @@ def by_steps(X, y, **params):
         return MASGDClassifier(random_state=0, **params).fit(X, y)
 
 
+WAYS = {
+    # Dense rows have no other way than sets.
+    "sets": (np.asarray, "_set_cost", _row_sets, "few_rows_optimum"),
+    "ascent": (sparse.csr_array, "_ascent_cost", DualAscent, "_ascend"),
+}
+
+
 @pytest.mark.parametrize("n_ranks", [1, 2])
-def test_steps_go_on_where_sets_take_too_long(n_ranks, monkeypatch):
-    """From the optima of the problems that were solved."""
+@pytest.mark.parametrize("way", WAYS)
+def test_steps_go_on_where_optima_take_too_long(way, n_ranks, monkeypatch):
+    """From those of the problems that were solved."""
+    container, cost_name, owner, work = WAYS[way]
     X, y = texts(800, 8, 500)
     y = np.where(np.random.default_rng(2).random(len(y)) < 0.1, 0, y)
+    X = X if container is sparse.csr_array else X.toarray()
     solved = []
-    solve = _row_sets.few_rows_optimum
+    solve, cost = getattr(owner, work), getattr(_near_rows, cost_name)
 
     def counted(*args, **kwargs):
         solved.append(1)
         return solve(*args, **kwargs)
 
-    monkeypatch.setattr(_row_sets, "few_rows_optimum", counted)
-    cost = _near_rows._set_cost
+    monkeypatch.setattr(owner, work, counted)
+    if way == "ascent":
+        monkeypatch.setattr(_near_rows, "_set_cost", lambda *args: 1e18)
     params = {"alpha": 1e-3, "n_ranks": n_ranks}
-    whole = fit(MASGDClassifier(random_state=0, **params), X, y)
+    whole = fit(MASGDClassifier("hinge", random_state=0, **params), X, y)
     n_sets = len(solved)
     assert len(refined(whole)) == 1
 
@@ -257,7 +269,7 @@ def test_steps_go_on_where_sets_take_too_long(n_ranks, monkeypatch):
         """As many as half of them take more than there is."""
         return 1e18 if len(solved) > n_sets + n_sets // 2 else cost(problem, n_rows)
 
-    monkeypatch.setattr(_near_rows, "_set_cost", more)
+    monkeypatch.setattr(_near_rows, cost_name, more)
     model = fit(MASGDClassifier(random_state=0, **params), X, y)
     first, *others = refined(model)
     assert n_sets < len(solved) < 2 * n_sets
@@ -274,6 +286,7 @@ def test_steps_go_on_where_nothing_is_found(monkeypatch):
         return FewRowsOptimum(np.zeros(len(targets)), 0.0, np.inf, np.inf, -np.inf)
 
     monkeypatch.setattr(_row_sets, "few_rows_optimum", nothing)
+    monkeypatch.setattr(DualAscent, "solve", lambda *args: iter(()))
     X, y = texts(800, 8, 500)
     model = fit(MASGDClassifier(random_state=0, alpha=0.01), X, y)
     first, *others = refined(model)
@@ -380,7 +393,7 @@ def test_products_of_centred_rows(container):
     np.testing.assert_allclose(rows.products(some), exact[some][:, some], atol=1e-8)
     shares, coef = rng.normal(size=4), rng.normal(size=12)
     np.testing.assert_allclose(
-        rows.sum(some, shares), shares @ centred[some], rtol=1e-6
+        rows.sum(shares, some), shares @ centred[some], rtol=1e-6
     )
     np.testing.assert_allclose(rows.values(coef), centred @ coef, atol=1e-6)
 
@@ -449,7 +462,7 @@ def test_which_fits_may_have_sets(changes, stored, expected):
         shard=SimpleNamespace(n_features=1000),
     )
     params = SimpleNamespace(**{**params, **changes})
-    assert _near_rows.may_have_near_rows(params, problem) is expected
+    assert _choice.may_have_near_rows(params, problem) is expected
 
 
 def test_sets_do_not_go_round():
@@ -515,3 +528,178 @@ def test_a_run_that_has_ended_is_noticed_between_sets(monkeypatch):
     monkeypatch.setattr(_near_rows, "_solve_all", solve_all)
     with pytest.raises(Ended):
         MASGDClassifier(**TIGHT, n_ranks=1).fit(X, y)
+
+
+# Ascent ------------------------------------------------------------------------------
+
+
+def ascent_of(X, y, weights=None, alpha=1e-3, tol=1e-6, intercept=None):
+    """Ascent in the dual of one problem, with rows about a centre."""
+    X = sparse.csr_array(X, dtype=np.float64)
+    n_rows = X.shape[0]
+    weights = np.full(n_rows, 1 / n_rows) if weights is None else weights
+    centre = np.zeros(X.shape[1])
+    if intercept is None:
+        centre = np.asarray(X.mean(axis=0))
+    rows = CentredRows(X, centre)
+    return DualAscent(rows, y, weights, alpha, intercept=intercept, tol=tol)
+
+
+def word_problem(n_rows=900, seed=0):
+    """Rows of few words, of which none tells much, and -1 or 1."""
+    rng = np.random.default_rng(seed)
+    X = sparse.random_array((n_rows, 300), density=0.03, rng=rng, format="csr")
+    values = X @ rng.normal(size=300)
+    noise = 0.3 * rng.normal(size=n_rows)
+    return X, np.where(values + noise > 0.3, 1.0, -1.0)
+
+
+def hinge_objective(X, y, weights, alpha, coef, level):
+    losses = np.maximum(1 - y * (X @ coef + level), 0.0)
+    return float(weights @ losses + 0.5 * alpha * coef @ coef)
+
+
+@pytest.mark.parametrize("alpha", [1e-2, 1e-3, 1e-5])
+@pytest.mark.parametrize("begin", ["nothing", "noise"])
+def test_ascent_comes_to_the_optimum(alpha, begin):
+    X, y = word_problem()
+    ascent = ascent_of(X, y, alpha=alpha, tol=1e-5)
+    values = np.zeros(len(y))
+    if begin == "noise":
+        values = 3 * np.random.default_rng(1).normal(size=len(y))
+    assert list(ascent.solve(values))
+    best = ascent.best
+    assert best.gap <= 0.5e-5 * best.objective
+    level = best.intercept - np.asarray(X.mean(axis=0)) @ best.coef
+    weights = np.full(len(y), 1 / len(y))
+    own = hinge_objective(X, y, weights, alpha, best.coef, level)
+    assert own == pytest.approx(best.objective, rel=1e-9)
+    peer = SVC(kernel="linear", C=1 / (alpha * len(y)), tol=1e-8).fit(X, y)
+    coef, level = peer.coef_.toarray()[0], peer.intercept_[0]
+    peer_objective = hinge_objective(X, y, weights, alpha, coef, level)
+    assert own == pytest.approx(peer_objective, rel=2e-5)
+
+
+@pytest.mark.parametrize("intercept", [None, 0.0, -0.3])
+def test_no_model_is_below_the_dual(intercept):
+    """After each set, for weights of rows that differ, and any intercept."""
+    X, y = word_problem()
+    weights = np.random.default_rng(2).exponential(size=len(y)) ** 2
+    weights[::5] = 0.0
+    weights /= weights.sum()
+    ascent, exact = (
+        ascent_of(X, y, weights, tol=tol, intercept=intercept) for tol in (1e-4, 1e-6)
+    )
+    list(exact.solve(np.zeros(len(y))))
+    lowest = exact.best.objective
+    assert exact.best.gap <= 1e-6 * lowest
+    n_bounds = 0
+    for _ in ascent.solve(np.zeros(len(y))):
+        if ascent.best is not None and np.isfinite(ascent.best.bound):
+            penalty = 0.5e-3 * ascent.best.coef @ ascent.best.coef
+            assert ascent.best.bound <= lowest * (1 + 1e-9)
+            assert ascent.best.base - penalty <= lowest * (1 + 1e-9)
+            assert ascent.best.objective >= lowest * (1 - 1e-9)
+            n_bounds += 1
+    assert n_bounds
+    assert ascent.best.gap <= 1e-4 * ascent.best.objective
+
+
+def test_rows_without_weight_are_not_moved(monkeypatch):
+    X, y = word_problem()
+    weights = np.where(np.arange(len(y)) % 3, 1 / 600, 0.0)
+    ascend, chosen_rows = DualAscent._ascend, []
+
+    def watched(self, u, chosen, *args):
+        chosen_rows.extend(chosen)
+        ascend(self, u, chosen, *args)
+
+    monkeypatch.setattr(DualAscent, "_ascend", watched)
+    ascent = ascent_of(X, y, weights)
+    list(ascent.solve(np.zeros(len(y))))
+    assert weights[chosen_rows].min() > 0
+    some = weights > 0
+    alone = ascent_of(X[np.flatnonzero(some)], y[some])
+    list(alone.solve(np.zeros(some.sum())))
+    assert ascent.best.objective == pytest.approx(alone.best.objective, rel=2e-6)
+
+
+def test_the_level_of_the_least_loss():
+    rng = np.random.default_rng(0)
+    values, weights = rng.normal(size=200), rng.uniform(0, 1, 200)
+    targets = np.where(rng.random(200) < 0.2, 1.0, -1.0)
+
+    def loss(level):
+        return weights @ np.maximum(1 - targets * (values + level), 0.0)
+
+    found = _row_sets.best_level(targets, weights, values)
+    others = np.linspace(-4, 4, 2001)
+    assert loss(found) <= min(map(loss, others)) + 1e-12
+    signs = np.ones(200)
+    assert _row_sets.best_level(signs, weights, values) >= (1 - values).max() - 1e-12
+
+
+def test_classes_are_shared_out(monkeypatch):
+    """Each rank solves some, and all have the same in the end."""
+    X, y = texts(1200, 7, 900)
+    y = np.where(np.random.default_rng(2).random(len(y)) < 0.1, 0, y)
+    solve_all, numbers_of = _near_rows._solve_all, []
+
+    def watched(rows, block, numbers, **params):
+        numbers_of.append(numbers)
+        return solve_all(rows, block, numbers, **params)
+
+    monkeypatch.setattr(_near_rows, "_solve_all", watched)
+    monkeypatch.setattr(_near_rows, "_set_cost", lambda *args: 1e18)
+    for n_ranks, n_each in ((1, [7]), (3, [2, 2, 3]), (9, [1] * 7)):
+        numbers_of.clear()
+        model = MASGDClassifier(random_state=0, refine_tol=1e-5, n_ranks=n_ranks)
+        fit(model, X, y)
+        assert len(refined(model)) == 1
+        assert sorted(map(len, numbers_of)) == n_each
+        assert sorted(sum(numbers_of, [])) == list(range(7))
+        own = objectives(model.coef_, model.intercept_, X, y)
+        np.testing.assert_allclose(own, peers(X, y), rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_classes_with_many_rows_at_their_margins(kind, monkeypatch):
+    """500 rounds of steps left the objective of such words 1 % from its optimum."""
+    monkeypatch.setattr(_near_rows, "_most_rounds", most_rounds)
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 4, 3000)
+    X = sparse.random_array((3000, 2000), density=0.01, rng=rng, format="csr")
+    topics = rng.random((4, 2000)) < 0.3
+    X = sparse.csr_array(X.multiply(0.3 + 0.7 * topics[y]))
+    model = fit(kind("hinge", alpha=1e-5, random_state=0), X, y)
+    assert len(refined(model)) == 1
+    own = objectives(model.coef_, model.intercept_, X, y, 1e-5)
+    peer = LinearSVC(loss="hinge", C=1 / (1e-5 * len(y)), max_iter=300, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        peer.fit(X, y)
+    best = objectives(peer.coef_, peer.intercept_, X, y, 1e-5)
+    assert own.mean() <= best.mean() * (1 + 1e-3)
+    again = fit(kind("hinge", alpha=1e-5, random_state=1, warm_start=True), X, y)
+    again.fit(X, y)
+    assert again.history_[-1]["excess"] <= again.refine_tol
+
+
+def test_sparse_rows_are_handed_over_early():
+    """Passes of SGD take more where the optima of classes are found at once."""
+    params = {"loss": "hinge", "penalty": "l2", "alpha": 1e-4, "l1_ratio": 0.0}
+    params |= {"refine": "auto", "epsilon": 0.1}
+
+    def is_quick(n_problems=20, n_stored=100_000, **changes):
+        problem = SimpleNamespace(
+            n_problems=n_problems,
+            total_rows=2000,
+            total_stored=n_stored,
+            shard=SimpleNamespace(n_features=5000),
+        )
+        return _choice.is_quick(SimpleNamespace(**{**params, **changes}), problem)
+
+    assert is_quick()
+    assert not is_quick(n_stored=5_000_000)
+    assert not is_quick(penalty="elasticnet", l1_ratio=0.5)
+    assert not is_quick(refine="lbfgs")

@@ -262,12 +262,12 @@ def test_steps_of_other_schedules_have_their_patience_before_a_refinement(binary
 def test_rounded_kinks_do_not_lead_away_from_where_sgd_has_come(n_ranks):
     """The optimum of a loss as smooth as targets are spread is further away."""
     X, y, _ = make_sparse_classification(2000, 1000, n_nonzero=10, random_state=0)
-    model = MASGDClassifier(alpha=1e-3, random_state=0, n_ranks=n_ranks).fit(X, y)
+    params = {"alpha": 1e-3, "random_state": 0, "n_ranks": n_ranks, "refine": "lbfgs"}
+    model = MASGDClassifier(**params).fit(X, y)
     refined = [r["objective"] for r in model.history_ if r.get("refined")]
     assert refined[2] < refined[0]
     # From zero, the smooth loss shows the way.
-    params = {"max_iter": 0, "refine": "lbfgs", "n_ranks": n_ranks}
-    cold = MASGDClassifier(alpha=1e-3, random_state=0, **params).fit(X, y)
+    cold = MASGDClassifier(**params, max_iter=0).fit(X, y)
     assert cold.history_[-1]["objective"] <= 1.001 * refined[-1]
 
 

@@ -10,15 +10,11 @@ from dask_ma.comm import broadcast
 from dask_ma.engine import Record, Work
 from dask_ma.linear._model import LinearModel
 from dask_ma.linear.refine._best import Best
+from dask_ma.linear.refine._choice import may_have_near_rows
 from dask_ma.linear.refine._coordinates import Coordinates
 from dask_ma.linear.refine._evaluation import Request
 from dask_ma.linear.refine._few_rows import Optimum, few_rows_round, find_optimum
-from dask_ma.linear.refine._near_rows import (
-    Plan,
-    find_by_near_rows,
-    may_have_near_rows,
-    plan_near_rows,
-)
+from dask_ma.linear.refine._near_rows import Plan, find_by_near_rows, plan_near_rows
 from dask_ma.linear.refine._refinement import Refinable, Refinement, start_of
 from dask_ma.linear.refine._search import ZERO, Verdict
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from dask_ma.kernels import make_loss
 from dask_ma.linear._model import RefineParams
+from dask_ma.linear.refine._coordinates import Penalty
 from dask_ma.linear.refine._few_rows import few_rows_round
 from dask_ma.linear.refine._rules import most_weights
 from dask_ma.supervised._problem import Problem
@@ -18,6 +19,10 @@ _MANY_PROBLEMS = 64
 # Part of the elements that sparse rows have, at most; their steps of SGD move weights
 # of all columns.
 _SPARSE = 0.1
+
+
+# Stored elements of all rows, which are sent to other ranks: 96 MiB.
+_MOST_ELEMENTS = 2**23
 
 
 def is_one_round(params: RefineParams, problem: Problem) -> bool:
@@ -38,7 +43,30 @@ def is_quick(params: RefineParams, problem: Problem) -> bool:
         return is_sparse or has_many
     # Each class has kinks of its own, and takes rounds of its own. Of many classes each
     # has few rows near its kinks.
-    return is_sparse and (has_many or problem.n_problems == 1)
+    is_easy = has_many or problem.n_problems == 1 or may_have_near_rows(params, problem)
+    return is_sparse and is_easy
+
+
+def may_have_near_rows(params: RefineParams, problem: Problem) -> bool:
+    """Whether rows of a fit may be looked at for those near their margins.
+
+    Parameters
+    ----------
+    params : RefineParams
+        Parameters of the fit.
+    problem : Problem
+        The rows to train on.
+
+    Returns
+    -------
+    may : bool
+    """
+    is_known = params.refine == "auto" and params.loss == "hinge"
+    penalty = Penalty.of(params.penalty, params.alpha, params.l1_ratio)
+    if not is_known or penalty.l1 or not penalty.l2:
+        return False
+    is_small = problem.total_stored <= _MOST_ELEMENTS
+    return is_small and few_rows_round(params, problem) != 0
 
 
 def choose_method(params: RefineParams, problem: Problem) -> str:

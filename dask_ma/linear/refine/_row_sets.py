@@ -31,7 +31,7 @@ _MOST_ROWS = 2048
 # rows that are not in the set cost.
 _LOOSE, _OF_OTHERS = 0.003, 0.1
 # Parts of the tolerance that the last set may have, and all rows together.
-_NEARER, _NEAR = 0.4, 0.5
+_NEARER, NEAR = 0.4, 0.5
 
 
 class RowSetOptimum(NamedTuple):
@@ -56,6 +56,55 @@ class RowSetOptimum(NamedTuple):
     objective: float
     base: float
     gap: float
+
+    @property
+    def bound(self) -> float:
+        """What no model is below."""
+        return self.objective - self.gap
+
+
+def best_level(targets: np.ndarray, weights: np.ndarray, values: np.ndarray) -> float:
+    """The intercept of the least loss: a quantile.
+
+    Parameters
+    ----------
+    targets, weights
+        As :class:`RowSets` takes them.
+    values : ndarray of shape (n_rows,)
+        Products of the rows with coefficients.
+
+    Returns
+    -------
+    level : float
+        Value at the centre of the columns.
+    """
+    kinks = targets - values
+    order = np.argsort(kinks)
+    passed = np.cumsum(weights[order])
+    place = int(np.searchsorted(passed, float(weights[targets > 0].sum())))
+    return float(kinks[order[min(place, len(order) - 1)]])
+
+
+def optimum_of_one_sign(
+    rows: CentredRows, targets: np.ndarray, weights: np.ndarray
+) -> RowSetOptimum | None:
+    """The optimum where all rows that count have one sign, which an intercept gives.
+
+    Parameters
+    ----------
+    rows, targets, weights
+        As :class:`RowSets` takes them.
+
+    Returns
+    -------
+    optimum : RowSetOptimum or None
+        None where there are both signs.
+    """
+    signs = np.unique(targets[weights > 0])
+    if len(signs) > 1:
+        return None
+    none = np.zeros(rows.n_features)
+    return RowSetOptimum(none, float(signs.sum()), 0.0, 0.0, 0.0)
 
 
 class RowSets:
@@ -108,16 +157,18 @@ class RowSets:
         Parameters
         ----------
         values : ndarray of shape (n_rows,)
-            What a model says of the rows, from which the first set is chosen.
+            Products of the rows with the coefficients of a model, from which the first
+            set is chosen.
 
         Yields
         ------
         size : int
             Number of rows in the next set.
         """
-        chosen = self._first(self._targets * values)
-        if self._is_settled():
-            return
+        level = self._intercept
+        if level is None:
+            level = best_level(self._targets, self._weights, values)
+        chosen = self._first(self._targets * (values + level))
         self._within = max(_NEARER * self._tol, _LOOSE)
         for _ in range(_MOST_SETS):
             if len(chosen) > _MOST_ROWS:
@@ -139,21 +190,12 @@ class RowSets:
             is_last = self._within <= _NEARER * self._tol
             wrong = np.flatnonzero((margins < 1) & (self._weights > 0))
             wrong = np.setdiff1d(wrong, chosen, assume_unique=True)
-            is_near = self.best.gap <= _NEAR * self._tol * self.best.objective
+            is_near = self.best.gap <= NEAR * self._tol * self.best.objective
             if is_near or (is_last and not len(wrong)):
                 return
             chosen = self._next(chosen, found, margins, wrong)
             others = _OF_OTHERS * paid / found.objective
             self._within = max(_NEARER * self._tol, min(_LOOSE, others))
-
-    def _is_settled(self) -> bool:
-        """Whether all rows have one sign, which a free intercept gives them."""
-        signs = np.unique(self._targets[self._weights > 0])
-        if len(signs) != 1 or self._intercept is not None:
-            return False
-        none = np.zeros(self._rows.n_features)
-        self.best = RowSetOptimum(none, float(signs[0]), 0.0, 0.0, 0.0)
-        return True
 
     def _first(self, margins: np.ndarray) -> np.ndarray:
         """Rows that are nearest to their margins, or within, of both signs."""
@@ -170,7 +212,7 @@ class RowSets:
         self, chosen: np.ndarray, found: FewRowsOptimum
     ) -> tuple[np.ndarray, float]:
         """Margins of all rows, and what those that are not in the set cost."""
-        coef = self._rows.sum(chosen, found.shares)
+        coef = self._rows.sum(found.shares, chosen)
         margins = self._targets * (self._rows.values(coef) + found.intercept)
         losses = self._weights * np.maximum(1 - margins, 0.0)
         losses[chosen] = 0.0
