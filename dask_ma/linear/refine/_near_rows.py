@@ -120,11 +120,8 @@ def plan_near_rows(
     if not np.isfinite(objectives).all():
         return None
     n_rounds, round_cost = _most_rounds(problem, params), _round_cost(problem, params)
-    grown = _GROWN if _is_sparse(problem) else _GROWN_DENSE
-    sizes = np.maximum(FEWEST, grown * sums[1]).tolist()
-    has_sets = (
-        _SETS * sum(_set_cost(problem, n) for n in sizes) <= n_rounds * round_cost
-    )
+    cost = sum(_sets_cost(problem, n) for n in sums[1].tolist())
+    has_sets = cost <= n_rounds * round_cost
     may_ascend = _is_sparse(problem) and choose_method(params, problem) == "lbfgs"
     if may_ascend:
         cost = sum(_ascents_cost(problem, n) for n in sums[2].tolist())
