@@ -125,7 +125,10 @@ def plan_near_rows(
     may_ascend = _is_sparse(problem) and choose_method(params, problem) == "lbfgs"
     if may_ascend:
         cost = sum(_ascents_cost(problem, n) for n in sums[2].tolist())
-        may_ascend = cost <= max(n_rounds, _FEW_KINKS) * round_cost
+        # All ranks make steps, but no more than there are classes solve one.
+        n_solving = min(group.size, problem.n_problems)
+        few = max(n_rounds, _FEW_KINKS) if n_solving == group.size else n_rounds
+        may_ascend = cost * group.size <= few * round_cost * n_solving
     if may_ascend:
         n_rounds = max(n_rounds, _MANY_KINKS)
     if not (has_sets or may_ascend):
