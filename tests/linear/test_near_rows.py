@@ -624,6 +624,16 @@ def test_rows_without_weight_are_not_moved(monkeypatch):
     assert ascent.best.objective == pytest.approx(alone.best.objective, rel=2e-6)
 
 
+def test_ascent_leaves_a_model_of_zeros():
+    """From one that has all rows of one sign beyond their margins."""
+    rng = np.random.default_rng(0)
+    y = np.where(rng.random(400) < 0.1, 1.0, -1.0)
+    X = sparse.random(400, 300, 0.05, format="csr", random_state=0)
+    ascent = ascent_of(X, y, alpha=1e-4, tol=1e-3)
+    assert list(ascent.solve(3 * y))
+    assert ascent.best.gap <= 0.5e-3 * ascent.best.objective
+
+
 def test_the_level_of_the_least_loss():
     rng = np.random.default_rng(0)
     values, weights = rng.normal(size=200), rng.uniform(0, 1, 200)

@@ -41,6 +41,7 @@ _MEMORY = 20  # steps that L-BFGS remembers
 _WEIGHT = 0.1
 # Relative change of the dual, and slope against a row's loss, that are rounding.
 _ROUNDING, _FLAT = 1e-14, 1e-10
+_AT_MARGIN = 1e-9  # beyond it, where rows are taken to be there
 
 
 class DualAscent:
@@ -128,7 +129,8 @@ class DualAscent:
                 return
             gap = best.gap
             near = (u > 0) & (u < self._weights)
-            near |= (u == 0) & counts & (margins < 1)
+            # A model of zeros has all rows of one sign right at their margins.
+            near |= (u == 0) & counts & (margins <= 1 + _AT_MARGIN)
             near |= (u == self._weights) & (u > 0) & (margins > 1)
 
     def _level(self, values: np.ndarray) -> float:

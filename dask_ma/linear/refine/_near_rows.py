@@ -347,6 +347,7 @@ class _Solving:
             self._n_good += 1 if is_found else -1
             if is_found or not plan.may_ascend:
                 return sets.best
+        self.is_over = False  # what sets would take is not what ascent does
         is_found = self._go(ascent, by_ascent, enough, _ascent_cost, self._most)
         if ascent.best is not None and ascent.best.bound <= 0 and not is_found:
             self.is_over = True  # others would not be better off
