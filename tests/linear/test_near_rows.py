@@ -672,6 +672,17 @@ def test_classes_are_shared_out(monkeypatch):
         np.testing.assert_allclose(own, peers(X, y), rtol=1e-4)
 
 
+def test_ascent_goes_on_where_sets_have_no_budget_left(monkeypatch):
+    """For all classes, and not for the first one alone."""
+    X, y = texts(800, 8, 500)
+    monkeypatch.setattr(_near_rows, "_sets_cost", lambda *args: 0.0)
+    monkeypatch.setattr(_near_rows, "_set_cost", lambda *args: 1e18)
+    solving = _near_rows._Solving
+    monkeypatch.setattr(solving, "_most_for_sets", lambda *args: np.inf)
+    model = fit(MASGDClassifier(random_state=0, n_ranks=1), X, y)
+    assert len(refined(model)) == 1
+
+
 @pytest.mark.parametrize("kind", CLASSIFIERS)
 def test_classes_with_many_rows_at_their_margins(kind, monkeypatch):
     """500 rounds of steps left the objective of such words 1 % from its optimum."""

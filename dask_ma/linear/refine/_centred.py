@@ -35,11 +35,6 @@ class CentredRows:
         """Number of columns."""
         return int(self._X.shape[1])
 
-    @property
-    def n_stored(self) -> int:
-        """Number of elements that are stored."""
-        return int(self._X.nnz if sparse.issparse(self._X) else self._X.size)
-
     def squares(self) -> np.ndarray:
         """Squared lengths of the rows, of shape (n_rows,)."""
         X, centre = self._X, self._centre

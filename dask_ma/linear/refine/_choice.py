@@ -19,8 +19,6 @@ _MANY_PROBLEMS = 64
 # Part of the elements that sparse rows have, at most; their steps of SGD move weights
 # of all columns.
 _SPARSE = 0.1
-
-
 # Stored elements of all rows, which are sent to other ranks: 96 MiB.
 _MOST_ELEMENTS = 2**23
 

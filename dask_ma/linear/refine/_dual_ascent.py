@@ -49,18 +49,9 @@ class DualAscent:
 
     Parameters
     ----------
-    rows : CentredRows
-        All rows.
-    targets : ndarray of shape (n_rows,)
-        -1 or 1; with a free intercept, rows that count have both.
-    weights : ndarray of shape (n_rows,)
-        At least 0; their sum is that of all rows in the objective.
-    alpha : float
-        Weight of half the squared length of the coefficients, above 0.
-    intercept : float or None
-        One that stays; None finds the best one.
-    tol : float
-        Gap that is asked for, relative to the objective.
+    rows, targets, weights, alpha, intercept, tol
+        As :class:`~dask_ma.linear.refine._row_sets.RowSets` takes them; with a free
+        intercept, rows that count have both targets.
 
     Attributes
     ----------

@@ -218,10 +218,7 @@ def find_by_near_rows(
     """
     numbers = np.argsort(plan.n_within, kind="stable")[group.rank :: group.size]
     block = _all_rows(group, problem, to_all=problem.n_problems > 1)
-    points, bases = (
-        coordinates.to_points(model)[numbers],
-        np.full(len(numbers), -np.inf),
-    )
+    points, bases = coordinates.to_points(model)[:0], np.zeros(0)
     if len(numbers):
         assert block is not None
         points, bases = _solve_all(
