@@ -35,6 +35,11 @@ class CentredRows:
         """Number of columns."""
         return int(self._X.shape[1])
 
+    @property
+    def shifted(self) -> Any:
+        """The rows, of sparse ones without anything taken away."""
+        return self._X
+
     def squares(self) -> np.ndarray:
         """Squared lengths of the rows, of shape (n_rows,)."""
         X, centre = self._X, self._centre

@@ -2,8 +2,8 @@
 
 First derivatives alone tell after hundreds of passes which rows those are that lie
 within their margins at the optimum. Where they are few, the optima of some rows tell it
-soon; where they are more, and sparse, ascent in the dual does. Ranks have all rows for
-that, and classes of their own.
+soon; where they are more, and sparse, ascent in the dual does, along derivatives, or
+else by coordinates. Ranks have all rows for that, and classes of their own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dask_ma.kernels import chunked_predictions
 from dask_ma.linear._model import LinearModel, RefineParams
 from dask_ma.linear.refine._centred import CentredRows
 from dask_ma.linear.refine._choice import choose_method
+from dask_ma.linear.refine._coordinate_ascent import CoordinateAscent
 from dask_ma.linear.refine._coordinates import Coordinates
 from dask_ma.linear.refine._dual_ascent import FIRST, STEPS, DualAscent
 from dask_ma.linear.refine._few_rows import Optimum, class_tasks
@@ -54,6 +55,9 @@ _ASCENTS, _FEW_KINKS, _MANY_KINKS = 4, 100, 300
 _PATIENCE = 12.0  # times what sets should take, after which ascent is tried
 _LOOK, _STORED, _WIDTH, _MOVED = 8.0, 4.0, 6.0, 100.0
 _SLACK = 0.05  # of all problems, by which the first ones may exceed their part
+# In ns, a stored element in an epoch of coordinates; so many rounds at most may take
+# less, which hardly end where ascent has not; and epochs.
+_EPOCH, _LAST_ROUNDS, _MOST_EPOCHS = 0.6, 1000, 10_000
 
 
 class Plan(NamedTuple):
@@ -178,6 +182,12 @@ def _ascent_cost(problem: Problem, n_rows: float) -> float:
 def _ascents_cost(problem: Problem, n_rows: float) -> float:
     """The same with so many rows near their margin, by ascent."""
     return _ASCENTS * _ascent_cost(problem, n_rows)
+
+
+def _n_epochs(problem: Problem, params: RefineParams) -> int:
+    """How often all rows of a problem may be gone over by coordinates."""
+    cost = _LAST_ROUNDS * _round_cost(problem, params) / problem.n_problems
+    return min(int(cost / (_EPOCH * max(1, problem.total_stored))), _MOST_EPOCHS)
 
 
 def _is_sparse(problem: Problem) -> bool:
@@ -306,6 +316,8 @@ class _Solving:
         self._n_good = int(plan.begins_with_sets)  # problems that sets were good for
         self._part = plan.budget / problem.n_problems
         self._spent = self._most = 0.0
+        self._ascends = True  # whether derivatives have told anything
+        self._n_found = 0  # problems that coordinates were good for
         self.is_over = False  # there is nothing left
 
     def grant(self, n_parts: float) -> None:
@@ -345,13 +357,23 @@ class _Solving:
             if is_found or not plan.may_ascend:
                 return sets.best
         self.is_over = False  # what sets would take is not what ascent does
-        is_found = self._go(ascent, by_ascent, enough, _ascent_cost, self._most)
-        if ascent.best is not None and ascent.best.bound <= 0 and not is_found:
-            self.is_over = True  # others would not be better off
-        if not (is_found or self.is_over) and plan.begins_with_sets:
+        if self._ascends:
+            if self._go(ascent, by_ascent, enough, _ascent_cost, self._most):
+                return ascent.best
+            self._ascends = ascent.best is None or ascent.best.bound > 0
+        coordinates = CoordinateAscent(*one, **task)
+        if not (self._ascends and self.is_over):
+            is_found = self._go_by_coordinates(coordinates)
+            self._n_found += 1 if is_found else -1
+            if is_found:
+                return coordinates.best
+            # Others would not be better off.
+            self.is_over = self._n_found < 0
+        if not self.is_over and plan.begins_with_sets:
             # As where rounding is in the way of the last digits.
             self._go(sets, by_sets, enough, _set_cost, self._most)
-        return min(filter(None, (sets.best, ascent.best)), key=_gap, default=None)
+        found = sets.best, ascent.best, coordinates.best
+        return min(filter(None, found), key=_gap, default=None)
 
     def _most_for_sets(self, number: int) -> float:
         """What sets may take of a problem that there is another way for."""
@@ -378,8 +400,17 @@ class _Solving:
                 self.is_over = most == self._most
                 return False
             self._spent += own
-        best, tol = solver.best, self._params.refine_tol
-        return best is not None and best.gap <= tol * best.objective
+        return self._is_near(solver.best)
+
+    def _go_by_coordinates(self, solver: CoordinateAscent) -> bool:
+        """Let coordinates take what steps would at most, so none of the budget."""
+        for _ in solver.solve(_n_epochs(self._problem, self._params)):
+            self._check()
+        return self._is_near(solver.best)
+
+    def _is_near(self, best: RowSetOptimum | None) -> bool:
+        """Whether a model is as near to the optimum as it is to be."""
+        return best is not None and best.gap <= self._params.refine_tol * best.objective
 
 
 def _gap(optimum: RowSetOptimum) -> float:
