@@ -1,6 +1,7 @@
 """What both solvers of SFBLogisticRegression share: parameters, predictions, seeds."""
 
 import pickle
+import warnings
 
 import dask
 import dask.array as da
@@ -9,6 +10,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from dask_ma import SFBLogisticRegression
@@ -420,6 +422,23 @@ def test_callbacks(labelled, value, solver, n_ranks):
     stopped = SFBLogisticRegression(**params).set_callbacks(Recorder(2)).fit(X, y)
     assert stopped.n_iter_ == 2
     check_same(stopped, recorder.models[1])
+
+
+@pytest.mark.each
+@both
+def test_stop_is_no_lack_of_convergence(labelled, solver):
+    """Who ends a fit is not told how far it is from its optimum."""
+    pytest.importorskip(
+        "sklearn.callback", reason="scikit-learn has callbacks from version 1.9 on"
+    )
+    X, y = labelled[3]
+    model = SFBLogisticRegression(solver=solver, refine=False, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        model.set_callbacks(Recorder(1)).fit(X, y)
+    assert model.n_iter_ == 1
+    with pytest.warns(ConvergenceWarning):
+        model.set_callbacks().set_params(max_iter=1).fit(X, y)
 
 
 def test_output_of_pandas(labelled):

@@ -166,3 +166,22 @@ def test_best_models_go_before_any_rank_makes_one(solver, n_ranks, monkeypatch):
     SFBLogisticRegression(solver=solver, n_ranks=n_ranks, random_state=0).fit(X, y)
     assert len(fits) == n_ranks and seen
     assert all(value is None for arrays in seen for value in arrays.values())
+
+
+@pytest.mark.parametrize("communication", ["auto", "outputs"])
+def test_model_at_the_end_is_no_copy(monkeypatch, communication):
+    """One that is looked at before is: the fit changes its own afterwards."""
+    made, model = [], Fit.model
+
+    def noting(fit, **wanted):
+        found = model(fit), model(fit, **wanted)
+        values = fit.engine.matrix.values
+        made.extend(np.shares_memory(each["coef"], values) for each in found)
+        return found[1]
+
+    monkeypatch.setattr(Fit, "model", noting)
+    X, y = load_iris(return_X_y=True)
+    settings = {"refine": False, "tol": None, "max_iter": 2, "n_ranks": 1}
+    settings["communication"] = communication
+    SFBLogisticRegression(solver="sgd", **settings).fit(X, y)
+    assert made == [False, True]

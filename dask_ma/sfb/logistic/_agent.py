@@ -64,8 +64,9 @@ def train(context: RankContext, arguments: Any, params: SFBParams) -> FitResult 
         note = note_on_scales(context.group, problem, model, params, is_softmax=True)
         if note is not None:
             context.note(note)
-    own = fit.model(whole=not has_part)
-    fitted = {**own, "communication": fit.engine.communication}
+    own = fit.model(whole=not has_part, is_last=True)
+    told = {"communication": fit.engine.communication, "is_wanted": ended.wanted}
+    fitted = {**own, **told}
     result = FitResult(fitted, ended.stop, context.history, context.timeline())
     return result if has_part or not keeps_parts or context.group.rank == 0 else None
 

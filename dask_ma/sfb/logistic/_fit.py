@@ -181,9 +181,9 @@ class Fit(Method):
         """Whether the fit has converged, or cannot go on."""
         return self._is_done
 
-    def model(self, *, whole: bool = True) -> Model:
+    def model(self, *, whole: bool = True, is_last: bool = False) -> Model:
         fitted = describe(
-            self._linear(by_parts=not whole),
+            self._linear(by_parts=not whole, is_last=is_last),
             self._problem,
             float(1 + self.engine.iteration),
             self.n_rounds,
@@ -490,9 +490,9 @@ class Fit(Method):
         self._go_back()
         return gain <= (self._params.tol or 0.0) * best and best <= null
 
-    def _linear(
-        self, *, everywhere: bool = False, by_parts: bool = False
-    ) -> LinearModel:
+    def _linear(self, **wanted: bool) -> LinearModel:
         """The model as all linear estimators have it; a collective call."""
-        place = self.engine, self._totals, self._span, self.context.group.rank == 0
-        return linear_model(*place, everywhere=everywhere, by_parts=by_parts)
+        is_first = self.context.group.rank == 0
+        return linear_model(
+            self.engine, self._totals, self._span, is_first=is_first, **wanted
+        )

@@ -15,10 +15,11 @@ def linear_model(
     engine: BroadcastEngine,
     totals: Totals,
     span: Span | None,
-    is_first: bool,
     *,
-    everywhere: bool,
-    by_parts: bool,
+    is_first: bool,
+    everywhere: bool = False,
+    by_parts: bool = False,
+    is_last: bool = False,
 ) -> LinearModel:
     """The model as all linear estimators have it; a collective call.
 
@@ -32,10 +33,12 @@ def linear_model(
         Of rows in whose coordinates the matrix is.
     is_first : bool
         Whether this is rank 0.
-    everywhere : bool
+    everywhere : bool, default=False
         Whether all ranks want the whole model.
-    by_parts : bool
+    by_parts : bool, default=False
         Whether all ranks want what they have of it.
+    is_last : bool, default=False
+        Whether the engine is not used any more, so that its matrix need not be copied.
 
     Returns
     -------
@@ -59,7 +62,7 @@ def linear_model(
         coef = span.coef_of(values)
         return LinearModel(coef, np.array(intercept, dtype=coef.dtype))
     # The engine may go on with its own; of parts the client makes the whole.
-    if everywhere or (is_first and not engine.is_shared):
+    if not is_last and (everywhere or (is_first and not engine.is_shared)):
         values = np.array(values)
     return LinearModel(values.T, np.array(intercept))
 
