@@ -185,7 +185,7 @@ def test_fits_end_at_the_optimum_in_one_round(estimator, n_ranks, tried):
 
 
 def test_steps_go_on_where_coordinates_find_nothing(tried, monkeypatch):
-    """After one problem more that was in vain than not, others are not tried."""
+    """After two problems more that were in vain than not, others are not tried."""
     monkeypatch.setattr(CoordinateAscent, "solve", lambda *args: iter(()))
     go, calls = _near_rows._Solving._go_by_coordinates, []
 
@@ -199,7 +199,7 @@ def test_steps_go_on_where_coordinates_find_nothing(tried, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(X, y)
-    assert len(calls) == 1
+    assert len(calls) == 2
     assert len(refined(model)) > 1
 
 

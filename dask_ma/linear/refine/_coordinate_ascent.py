@@ -26,8 +26,9 @@ from dask_ma.linear.refine._row_sets import RowSetOptimum
 # that was not enough. Larger columns take more epochs.
 _STAGES = ((0.3, 0.5), (1.0, 0.05))
 _NEAR = 0.9  # parts of the tolerance that the gap may have
-# Rows are taken to be at their margins that are so many times as near as they may be.
-_AT_MARGIN = 10.0
+# Rows are taken to be at their margins that are so many times as near as they may be,
+# if need be more of them: where epochs have run out, some are still on their way.
+_AT_MARGIN = (10.0, 100.0)
 # Least squares.
 _MOST_STEPS, _RESIDUAL = 1000, 1e-9
 # LIBLINEAR draws from one stream of random numbers, and filters of warnings are those
@@ -88,10 +89,11 @@ class CoordinateAscent:
             missed = self._tol * nearness
             coef, level, has_ended = self._descend(n_epochs, missed, column * middle)
             dual.consider(coef)
-            dual.look(*self._variables(coef, level, _AT_MARGIN * missed))
-            best = self.best
-            if best is None or best.gap <= _NEAR * self._tol * best.objective:
-                return
+            for times in _AT_MARGIN:
+                dual.look(*self._variables(coef, level, times * missed))
+                best = self.best
+                if best is None or best.gap <= _NEAR * self._tol * best.objective:
+                    return
             if not has_ended:  # nor would it with a larger column
                 return
 

@@ -58,6 +58,7 @@ _SLACK = 0.05  # of all problems, by which the first ones may exceed their part
 # In ns, a stored element in an epoch of coordinates; so many rounds at most may take
 # less, which hardly end where ascent has not; and epochs.
 _EPOCH, _LAST_ROUNDS, _MOST_EPOCHS = 0.6, 1000, 10_000
+_IN_VAIN = 2  # problems more without than with an optimum, after which others are left
 
 
 class Plan(NamedTuple):
@@ -368,7 +369,7 @@ class _Solving:
             if is_found:
                 return coordinates.best
             # Others would not be better off.
-            self.is_over = self._n_found < 0
+            self.is_over = self._n_found <= -_IN_VAIN
         if not self.is_over and plan.begins_with_sets:
             # As where rounding is in the way of the last digits.
             self._go(sets, by_sets, enough, _set_cost, self._most)
