@@ -227,14 +227,19 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
         """Whether a fit can make fewer rounds than it may."""
         return self.tol is not None
 
+    @property
+    def _is_planned(self) -> bool:
+        """Whether rounds depend on how many of them there may be."""
+        return False
+
     def _identity(self, params: Any, seed: int) -> Identity:
         """What tells this fit from others that are saved in the same directory."""
+        free = self._free_to_change - ({"max_iter"} if self._is_planned else set())
         chosen = {**self.get_params(deep=False), **self._objects()}
         parameters = {
             name: as_text(value)
             for name, value in chosen.items()
-            if name not in self._free_to_change
-            and not isinstance(value, np.random.RandomState)
+            if name not in free and not isinstance(value, np.random.RandomState)
         }
         for name in _STARTS:
             if getattr(params, name, None) is not None:
@@ -243,7 +248,7 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
             parameters["seed"] = str(seed)
         options = {
             name: as_plain(chosen[name])
-            for name in self._free_to_change - _WITHOUT_EFFECT
+            for name in free - _WITHOUT_EFFECT
             if name in chosen
         }
         callbacks = getattr(self, "_skl_callbacks", None) or ()

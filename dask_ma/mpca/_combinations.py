@@ -142,6 +142,15 @@ def _with_own_step(estimator: Any) -> tuple[str, ...]:
     return ("module__optimizer__lr",) if told else ()
 
 
+def is_planned(estimator: Any) -> bool:
+    """Whether the sizes of steps depend on how many epochs there may be."""
+    chosen = as_torch(estimator.module)
+    if chosen is None or chosen.lr_scheduler is None:
+        return bool(estimator.learning_rate == "cosine")
+    params = (chosen.lr_scheduler_params or {}).values()
+    return any(isinstance(value, str) and value == "auto" for value in params)
+
+
 def _with_scheduler(estimator: Any) -> tuple[str, ...]:
     """A scheduler of torch changes the step sizes of a module."""
     chosen = as_torch(estimator.module)

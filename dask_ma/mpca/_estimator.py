@@ -36,6 +36,7 @@ from dask_ma.mpca._combinations import (
     check_partial,
     check_rate,
     check_server,
+    is_planned,
 )
 from dask_ma.mpca._convergence import unconverged
 from dask_ma.mpca._module import ModuleMixin, has_no_module
@@ -159,6 +160,10 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
     @property
     def _agent(self) -> Any:
         return train
+
+    @property
+    def _is_planned(self) -> bool:
+        return is_planned(self)
 
     def _make_params(self, info: InputInfo, **changes: Any) -> MPCAParams:
         check_class_weight(self)

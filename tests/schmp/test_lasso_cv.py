@@ -371,3 +371,41 @@ def test_columns_of_little_spread_tell_what_they_tell():
     model = SchMPLassoCV(alphas=10).fit(1 + X, y)
     np.testing.assert_allclose(model.alphas_, plain.alphas_, rtol=1e-3)
     np.testing.assert_allclose(model.coef_, plain.coef_, rtol=1e-3)
+
+
+@pytest.mark.parametrize("max_iter", [2, 1000])
+def test_callbacks_see_the_last_model_of_each_path(max_iter):
+    """There is one call for each, of more folds than iterations of a model, too."""
+    pytest.importorskip(
+        "sklearn.callback", reason="scikit-learn has callbacks from version 1.9 on"
+    )
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 8))
+    y = X[:, 0] + 0.1 * rng.normal(size=60)
+    seen = []
+
+    class Watch:
+        def setup(self, estimator, context):
+            pass
+
+        def on_fit_task_begin(self, estimator, context, **data):
+            if context.task_name == "fit":
+                seen.append(context.max_subtasks)
+
+        def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):
+            if fitted_estimator is not None:
+                one = fitted_estimator.alpha_, fitted_estimator.l1_ratio_
+                seen.append((*one, fitted_estimator.score(X, y)))
+
+        def teardown(self, estimator, context):
+            pass
+
+    settings = {"l1_ratio": [0.5, 1.0], "alphas": [0.3, 0.01], "cv": 3}
+    model = SchMPLassoCV(**settings, max_iter=max_iter, n_ranks=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.set_callbacks(Watch()).fit(X, y)
+    n_rounds, *rounds = seen
+    assert n_rounds == len(rounds) == 6
+    assert [r[:2] for r in rounds] == [(0.01, 0.5)] * 3 + [(0.01, 1.0)] * 3
+    assert min(r[2] for r in rounds) > 0.9

@@ -239,6 +239,11 @@ class CheckpointSettings:
         path = _config.get("checkpoint.path")
         if path is None:
             return None
+        if not isinstance(path, str | os.PathLike) or not str(path):
+            raise ValueError(
+                f"the configuration dask-ma.checkpoint.path is {path!r}, expected a "
+                "folder or the URL of one"
+            )
         numbers = {}
         for key in ("every", "keep"):
             value = _config.get(f"checkpoint.{key}")

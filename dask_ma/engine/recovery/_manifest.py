@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import math
+import re
 import zipfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -24,9 +25,11 @@ _ARRAY, _OBJECTS, _FLOAT = "array", "objects", "float"  # what JSON cannot hold
 _NAMED = "named"  # a dict of the state's own, which is none of these
 _SCALARS = (bool, int, float, str, type(None))
 _CURE = (
-    "remove it to go on from an older one, or set dask-ma.checkpoint.resume to False "
+    "remove {} to go on from an older one, or set dask-ma.checkpoint.resume to False "
     "to start anew"
 )
+# A checkpoint is there as long as its manifest is, whichever of its files is damaged.
+_ARRAYS_OF = re.compile(r"(round-\d{8})[^/]*\.npz$")
 
 
 class SavedState(dict[str, Any]):
@@ -91,7 +94,9 @@ class Saved(NamedTuple):
 
 def damaged(path: str, reason: str) -> CheckpointError:
     """The error of a file that cannot be used."""
-    return CheckpointError(f"the checkpoint {path} is damaged ({reason}); {_CURE}")
+    manifest, n_found = _ARRAYS_OF.subn(r"\1.json", path)
+    cure = _CURE.format(manifest if n_found else "it")
+    return CheckpointError(f"the checkpoint {path} is damaged ({reason}); {cure}")
 
 
 def encode(saved: Saved) -> tuple[bytes, bytes]:

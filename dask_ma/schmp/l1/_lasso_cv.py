@@ -278,6 +278,9 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
         splits = _splits(self.cv, info.n_rows, changes.get("split_params") or {})
         return path_params(self, self.alphas, self.eps, ratios, splits)
 
+    def _max_rounds(self, params: Any, info: InputInfo, n_ranks: int) -> int | None:
+        return params.n_paths  # each of them is a round
+
     def _warm_changes(self) -> dict[str, Any]:
         return {}
 
@@ -309,7 +312,6 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
     def _take_over(self, result: FitResult, params: PathParams) -> None:
         super()._take_over(result, params)
         fitted = result.fitted  # with what the folds have said
-        self.alpha_, self.l1_ratio_ = fitted["alpha"], fitted["l1_ratio"]
         several = np.ndim(self.l1_ratio) > 0
         self.alphas_ = fitted["alphas"] if several else fitted["alphas"][0]
         self.mse_path_ = fitted["mse_path"] if several else fitted["mse_path"][0]
@@ -317,7 +319,9 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
     def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
         attributes = super()._to_attributes(fitted)
         coef, intercept = attributes["coef_"], attributes["intercept_"]
-        return {**attributes, "coef_": coef[0], "intercept_": intercept[0].item()}
+        chosen = {f"{name}_": fitted[name] for name in ("alpha", "l1_ratio")}
+        one = {"coef_": coef[0], "intercept_": intercept[0].item()}
+        return {**attributes, **chosen, **one}
 
 
 def _ratios(l1_ratio: Any) -> tuple[float, ...]:

@@ -69,8 +69,12 @@ class PathParams(SchMPParams):
     def n_rounds(self) -> int:
         """Gradients over all features to expect: two for each model."""
         n_alphas = self.alphas if isinstance(self.alphas, int) else len(self.alphas)
-        n_folds = 0 if self.splits is None else _n_folds(self.splits)
-        return 2 * n_alphas * (1 + n_folds * len(self.l1_ratios))
+        return 2 * n_alphas * (1 + self.n_paths)
+
+    @property
+    def n_paths(self) -> int:
+        """Paths over folds."""
+        return _n_folds(self.splits) * len(self.l1_ratios)
 
 
 class PathPoint(NamedTuple):
@@ -180,7 +184,7 @@ class Folds(Method):
 
     @property
     def is_complete(self) -> bool:
-        return self.n_rounds >= len(self._params.l1_ratios) * self._n_folds
+        return self.n_rounds >= self._params.n_paths
 
     @property
     def _place(self) -> tuple[int, int]:
@@ -218,10 +222,13 @@ class Folds(Method):
         record["mean_squared_error"] = float(np.min(self._walk.errors))
 
     def model(self) -> Model:
-        walk = self._walk
-        return describe(
+        walk, (index, _) = self._walk, self._place
+        found = describe(
             walk.solver, self._data.problem, walk.certificate, self.n_rounds
         )
+        # It is the last one of the path.
+        chosen = {"alpha": float(self.alphas[index, -1])}
+        return {**found, **chosen, "l1_ratio": self._params.l1_ratios[index]}
 
 
 def _restored(found: Any, expected: np.ndarray) -> np.ndarray:

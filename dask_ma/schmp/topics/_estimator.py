@@ -358,6 +358,10 @@ class SchMPLDA(FittedGibbs):
         return Kept(times, "tokens", spills=True, foresight=foresight(params))
 
     @property
+    def _is_planned(self) -> bool:
+        return self.n_samples > 1  # the last rotations are those of the samples
+
+    @property
     def _may_end_early(self) -> bool:
         return False
 

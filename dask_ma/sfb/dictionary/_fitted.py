@@ -117,6 +117,11 @@ def rows_of_codes(components: np.ndarray, codes: Any) -> np.ndarray:
 class FittedDictionary(DistributedTransformerMixin, DistributedEstimator):
     """Base of SFBDictionaryLearning: what can be done with atoms."""
 
+    @property
+    def _is_planned(self) -> bool:
+        solver = getattr(self, "solver", "online")  # SFBDictionaryLearning chooses it
+        return bool(solver == "sgd")  # whose steps become shorter
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
