@@ -130,6 +130,17 @@ def test_variables_add_up_for_the_intercept():
     assert abs(u @ task[1]) < 1e-5 * u.sum()
 
 
+def test_wide_indices():
+    """LIBLINEAR takes none."""
+    _, coordinates = problem()
+    list(coordinates.solve(20_000))
+    task, other = problem()
+    X = task[0].shifted
+    X.indices, X.indptr = X.indices.astype(np.int64), X.indptr.astype(np.int64)
+    list(other.solve(20_000))
+    assert other.best.objective == pytest.approx(coordinates.best.objective, rel=1e-9)
+
+
 def test_what_liblinear_cannot_find():
     """Levels that are given, and rows of one sign."""
     _, coordinates = problem(intercept=-0.3)

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Iterator
 
 import numpy as np
+from scipy import sparse
 
 from dask_ma.linear.refine._centred import CentredRows
 from dask_ma.linear.refine._hinge_dual import HingeDual
@@ -106,7 +107,12 @@ class CoordinateAscent:
         from sklearn.svm import LinearSVC
 
         dual = self._dual
-        n_rows = len(dual.weights)
+        X, n_rows = dual.rows.shifted, len(dual.weights)
+        if sparse.issparse(X):  # LIBLINEAR takes no other indices
+            places = (
+                part.astype(np.int32, copy=False) for part in (X.indices, X.indptr)
+            )
+            X = sparse.csr_array((X.data, *places), shape=X.shape)
         solver = LinearSVC(
             loss="hinge",
             C=1 / (dual.alpha * n_rows),
@@ -119,7 +125,7 @@ class CoordinateAscent:
         is_checked = config_context(skip_parameter_validation=True)
         with _ALONE, is_checked, warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # what tells is the gap
-            solver.fit(dual.rows.shifted, dual.targets, dual.weights * n_rows)
+            solver.fit(X, dual.targets, dual.weights * n_rows)
         level = float(np.sum(solver.intercept_))
         return solver.coef_[0], level, int(solver.n_iter_) < n_epochs
 
